@@ -17,10 +17,7 @@ Scores = npt.NDArray[np.float64]
 
 
 class Choice:
-    """Choose tokens by one ``Decoding``: a function of one member's logits, written tokens and coin.
-
-    Tokens marked in ``never`` are never taken: control tokens that end nothing.
-    """
+    """Chooses tokens by one ``Decoding``, never those marked in ``never``."""
 
     def __init__(self, decoding: Decoding, never: npt.NDArray[np.bool_]) -> None:
         self._temperature = decoding.temperature
@@ -35,7 +32,7 @@ class Choice:
         self._never[np.array(sorted(decoding.banned), dtype=np.intp)] = True
 
     def token(self, logits: Logits, written: Sequence[int], draw: float) -> int | None:
-        """The token. None if a logit is not finite, the coin is not in [0, 1), or no token is allowed."""
+        """None if a logit or coin is invalid, or no token is allowed."""
         if not np.isfinite(logits).all() or not 0 <= draw < 1:
             return None
         repeated = np.unique(np.array(written, dtype=np.intp))
@@ -51,7 +48,7 @@ class Choice:
             return self._drawn(wide, draw)
 
     def _most_probable(self, logits: Logits, repeated: npt.NDArray[np.intp], values: Any) -> int | None:
-        masked = logits.copy()  # in single precision: twice as fast, and exact, since only ``values`` were computed
+        masked = logits.copy()  # single precision: twice as fast, and exact
         masked[self._never] = -np.inf
         masked[repeated] = -np.inf
         first = int(masked.argmax())
@@ -74,12 +71,10 @@ class Choice:
 
 
 def is_token(token: object, vocabulary: int) -> bool:
-    """Return whether this is the number of a token of the model."""
     return isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) < vocabulary
 
 
 def log_softmax(logits: Logits) -> Scores:
-    """Log-probabilities of all tokens."""
     wide = logits.astype(np.float64)
     wide -= wide.max()
     return np.asarray(wide - np.log(np.exp(wide).sum()))

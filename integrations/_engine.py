@@ -1,4 +1,4 @@
-"""Base classes of the engines: ports, checks of a call, and exceptions without private text."""
+"""Base classes of the engines."""
 
 from __future__ import annotations
 
@@ -22,23 +22,20 @@ from ._choice import Choice, Logits, is_token, log_softmax
 from ._store import BoundedStore
 
 Part = tuple[int, ...]
-"""Tokens of one evaluation."""
 
 ENDS = frozenset(
     {"</s>", "<eos>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"}
 )
-"""Control tokens that end a text or a turn in every model."""
+"""Control tokens that end a text in every model."""
 
 T = TypeVar("T")
 Take = Callable[[Logits, Sequence[int], float], T | None]
-"""Function of a member's logits, its written tokens and its coin."""
 
 
 class BaseEngine(abc.ABC):
     """One model behind ``ports.LabelScorer``, ``ports.NextTokenVoter`` and ``ports.NextTokenScorer``.
 
-    A subclass implements the methods with an underscore. They run on an open engine, under the lock, with at least one
-    member, and with equal heads and tails. Their exceptions leave without text and frames.
+    Underscore methods run on an open engine, under the lock, with equal heads and tails.
     """
 
     _HOLDS: ClassVar[str] = "private caches"
@@ -64,17 +61,17 @@ class BaseEngine(abc.ABC):
 
     @property
     def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text. On a server, the empty text. Other control tokens are never taken."""
+        """Tokens that end a text."""
         return self._end_tokens
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens, beside a known chat template."""
+        """Longest head + body + tail + written of one member, in tokens."""
         return self._max_prompt_tokens
 
     @property
     def max_tail_tokens(self) -> int:
-        """Longest question in tokens: half of a member's context."""
+        """Longest question in tokens."""
         return self._max_tail_tokens
 
     @redacting
@@ -85,17 +82,16 @@ class BaseEngine(abc.ABC):
 
     @redacting
     def detokenize(self, tokens: Sequence[Token]) -> str:
-        """Text of ``tokens`` of this engine. Control tokens have none, and broken UTF-8 becomes U+FFFD."""
+        """Text of ``tokens``. Control tokens have none, and broken UTF-8 becomes U+FFFD."""
         with self._in_use():
             return self._text(tokens)
 
     @redacting
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        """Next token of every member, in order, None for an abstention. See ``ports.NextTokenVoter``.
+        """Next token of every member, None for an abstention. See ``ports.NextTokenVoter``.
 
         Raises:
-            InvalidParameter: A rule of ``decoding`` is out of bounds or unknown to the server, the model has no chat
-                template for ``decoding.chat``, heads or tails differ, or a tail is empty.
+            InvalidParameter: ``decoding`` is invalid, heads or tails differ, or a tail is empty.
             ModelUnavailable: The engine is closed, or fails on the public parts.
         """
         with self._in_use():
@@ -115,15 +111,11 @@ class BaseEngine(abc.ABC):
     ) -> list[list[float] | None]:
         """Log-scores of ``words`` after each prompt, None for an abstention. See ``ports.LabelScorer``.
 
-        Words follow the tail exactly: after a tail that ends in "Sentiment:" pass " positive", with its space. If their
-        first tokens differ, a score is the log-softmax over these tokens. If two collide, all tokens of every word
-        count, and the log-softmax is over the words. A completions server lists first tokens only: see its class. With
-        ``content_free`` tails the log of the mean label probability after them is subtracted (contextual calibration,
-        Zhao et al. 2021), computed once per member.
+        Words follow the tail exactly: after "Sentiment:" pass " positive", with its space. If first tokens differ, a
+        score is the log-softmax over them. Otherwise all tokens of a word count.
 
         Raises:
-            InvalidParameter: Words are not distinct or empty, heads or tails differ, a tail is empty or longer than
-                :attr:`max_tail_tokens`, or a server lists no tokens.
+            InvalidParameter: Words are not distinct or empty, heads or tails differ, or a tail is empty or too long.
             ModelUnavailable: The engine is closed, or fails on the public parts.
         """
         with self._in_use():
@@ -144,9 +136,8 @@ class BaseEngine(abc.ABC):
         Ties go to the smaller token. A member that is too long or fails has None.
 
         Raises:
-            InvalidParameter: Heads, tails or written tokens differ, a tail is empty, the model has no chat template for
-                ``chat``, or a server lists no tokens.
-            ModelUnavailable: The engine is closed, or the public prompt could not be evaluated.
+            InvalidParameter: Heads, tails or written tokens differ, or a tail is empty.
+            ModelUnavailable: The engine is closed, or fails on the public prompt.
         """
         integer("candidates", candidates, at_least=1)
         asked = [public, *members]
@@ -157,18 +148,13 @@ class BaseEngine(abc.ABC):
 
     @redacting
     def forget(self, *members: Hashable) -> None:
-        """Overwrite and drop everything that this engine keeps of these members, also when it is closed."""
+        """Overwrite and drop all state of these members."""
         with self._lock:
             self._drop(members)
 
     @redacting
     def warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Evaluate and keep head and body of these members. A member that fails abstains later. No effect on a server.
-
-        Raises:
-            InvalidParameter: The public head is too long.
-            ModelUnavailable: The engine is closed, or the public head cannot be evaluated.
-        """
+        """Evaluate and keep head and body of these members. No effect on a server."""
         with self._in_use():
             self._warm(prompts)
 
@@ -185,7 +171,7 @@ class BaseEngine(abc.ABC):
         self.close()
 
     def __repr__(self) -> str:
-        # The number of kept members reveals how many were drawn.
+        # The number of kept members is private.
         return f"{type(self).__name__}({self._name!r}, <private>)"
 
     def __reduce__(self) -> NoReturn:
@@ -211,7 +197,7 @@ class BaseEngine(abc.ABC):
 
     @abc.abstractmethod
     def _rules(self, decoding: Decoding) -> Any:
-        """Check a decoding. Return the rules for :meth:`_written`."""
+        """Return checked rules for :meth:`_written`."""
 
     @abc.abstractmethod
     def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: Any) -> list[Token | None]: ...
@@ -223,7 +209,7 @@ class BaseEngine(abc.ABC):
 
     @abc.abstractmethod
     def _token_scores(self, asked: Sequence[Continuation], candidates: int, chat: bool) -> TokenScores:
-        """Scores of the first, public continuation and of the members after it."""
+        """The first continuation is public."""
 
     @abc.abstractmethod
     def _drop(self, members: Sequence[Hashable]) -> None: ...
@@ -236,10 +222,7 @@ class BaseEngine(abc.ABC):
 
 
 class LocalEngine(BaseEngine):
-    """An engine that runs its model in this process, one call at a time, and keeps members between calls.
-
-    Implements ``ports.ReportsThroughput`` too.
-    """
+    """An engine in this process, one call at a time, which keeps members between calls."""
 
     def __init__(self, max_tokens: int, cache_bytes: int) -> None:
         integer("max_tokens", max_tokens, at_least=16, at_most=2**20)
@@ -256,7 +239,7 @@ class LocalEngine(BaseEngine):
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of members kept now. PRIVATE: it shows how many subsets were drawn. Never serve it beside answers."""
+        """Bytes of members kept now. PRIVATE: it shows the number of drawn subsets."""
         return self._store.bytes
 
     def _token_scores(self, asked: Sequence[Continuation], candidates: int, chat: bool) -> TokenScores:
@@ -276,19 +259,19 @@ class LocalEngine(BaseEngine):
 
     @abc.abstractmethod
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
-        """``take`` of each member's logits. None of a member that is too long or fails."""
+        """Return ``take`` of each member's logits."""
 
     @abc.abstractmethod
     def _never(self) -> npt.NDArray[np.bool_]:
-        """Per token, whether it is never taken: control tokens that end nothing."""
+        """Mark control tokens that end nothing."""
 
     def tokens_per_second(self) -> float:
-        """Tokens of a prompt evaluated per second, measured now on public tokens."""
+        """Prompt tokens per second, measured now on public tokens."""
         with self._in_use():
             return self._speed()
 
     def bytes_per_token(self) -> int:
-        """Bytes of the cache that one token of one member takes."""
+        """Bytes of the cache per token of one member."""
         with self._in_use():
             return self._bytes_per_token()
 
@@ -321,7 +304,6 @@ class LocalEngine(BaseEngine):
 
 
 def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
-    """Check that a question has 1 to ``max_tokens // 2`` tokens."""
     if not 0 < len(tokens) <= max_tokens // 2:
         raise InvalidParameter(
             f"Expected a question of {len(tokens)} tokens to have 1 to {max_tokens // 2}, half of "
@@ -331,7 +313,6 @@ def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
 
 
 def check_public(tokens: int, most: int, what: str = "a head and a tail") -> None:
-    """Refuse public text that leaves no member room."""
     if tokens > most:
         raise InvalidParameter(
             f"Expected {what} of {tokens} tokens to have at most {most}, or no member fits. Shorten it, or raise "
@@ -340,7 +321,6 @@ def check_public(tokens: int, most: int, what: str = "a head and a tail") -> Non
 
 
 def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -> list[Part]:
-    """First tokens of label words if they differ, otherwise all their tokens."""
     labels = [tuple(tokens(word)) for word in words]
     if not labels or not all(labels) or len(set(labels)) < len(labels):
         raise InvalidParameter(f"Expected words={list(words)!r} to be distinct, with at least one token each.")
@@ -348,7 +328,6 @@ def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -
 
 
 def _kept_row(logits: Logits, written: Sequence[int], draw: float) -> Logits | None:
-    """A copy of a member's logits. None if one of them is not finite."""
     return logits.copy() if np.isfinite(logits).all() else None
 
 
@@ -358,13 +337,11 @@ def body_digest(prompt: MemberPrompt) -> bytes:
 
 
 def check_written(asked: Sequence[Continuation]) -> None:
-    """Refuse continuations with different written tokens."""
     if any(one.written != asked[0].written for one in asked):
         raise InvalidParameter("Expected all continuations to have the same written tokens. Ask in several calls.")
 
 
 def check_common(prompts: Sequence[MemberPrompt]) -> None:
-    """Refuse prompts of one call that do not have the same public parts."""
     first = prompts[0]
     if any(
         (each.head, each.tail, each.response_prefix) != (first.head, first.tail, first.response_prefix)

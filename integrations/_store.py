@@ -1,4 +1,4 @@
-"""Members that stay between calls: bounded by bytes, least recently used out."""
+"""Members that stay between calls, least recently used out."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Hashable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 Calibration = tuple[tuple[str, ...], tuple[str, ...]]
-"""Label words and content-free tails that a calibration belongs to."""
 
 
 class _Entry(Protocol):
-    """One kept member of a fixed size: hash of its body, bytes, and a method that overwrites it."""
+    """One kept member of a fixed size."""
 
     @property
     def digest(self) -> bytes: ...
@@ -26,9 +25,9 @@ E = TypeVar("E", bound=_Entry)
 
 
 class BoundedStore(Generic[E]):
-    """Members by (opening, member), at most ``limit`` bytes of them. An opening is the public text before them.
+    """Members by (opening, member), at most ``limit`` bytes.
 
-    An evicted entry may still be in use: the caller wipes it by :meth:`wipe_put_out` afterwards.
+    Evicted entries may still be in use: call :meth:`wipe_put_out` afterwards.
     """
 
     def __init__(self, limit: int) -> None:
@@ -41,24 +40,22 @@ class BoundedStore(Generic[E]):
         return len(self._kept)
 
     def get(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
-        """The entry of a member with this very body, or None."""
         found = self._kept.get((opening, member))
         if found is None:
             return None
         if found.digest != digest:
-            # The caller broke the promise that new content has a new key: never answer from the old one.
+            # New content came under an old key: never answer from the old entry.
             self._put_out.append(self._taken((opening, member)))
             return None
         self._kept.move_to_end((opening, member))
         return found
 
     def take(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
-        """As :meth:`get`, and remove it: its size may change."""
+        """Remove an entry whose size may change."""
         found = self.get(opening, member, digest)
         return None if found is None else self._taken((opening, member))
 
     def put(self, opening: Hashable, member: Hashable, entry: E) -> None:
-        """Keep an entry, and evict the least recently used ones. An entry above the limit is evicted itself."""
         if (opening, member) in self._kept:
             self._put_out.append(self._taken((opening, member)))
         if entry.nbytes > self.limit:
@@ -70,17 +67,14 @@ class BoundedStore(Generic[E]):
         self.bytes += entry.nbytes
 
     def wipe_put_out(self) -> None:
-        """Overwrite every evicted entry: a later :meth:`forget` would not find it."""
         while self._put_out:
             self._put_out.pop().wipe()
 
     def forget(self, members: Sequence[Hashable]) -> None:
-        """Wipe and drop everything of these members, under every opening."""
         for key in [key for key in self._kept if key[1] in members]:
             self._taken(key).wipe()
 
     def clear(self) -> None:
-        """Wipe and drop everything."""
         for key in list(self._kept):
             self._taken(key).wipe()
 

@@ -1,7 +1,4 @@
-"""Entities found by GLiNER, a small model that finds the kinds it is told, for pseudonyms. No formal promise.
-
-The model is the caller's own: it is fetched by hand, and runs inside the trust boundary.
-"""
+"""Entities found by GLiNER, for pseudonyms."""
 
 from __future__ import annotations
 
@@ -19,29 +16,25 @@ from langchain_dp.errors import InvalidParameter
 KINDS = ("person", "location", "organization", "date", "address")
 
 _DEFAULT = "urchade/gliner_multi_pii-v1"
-"""A model for personal data in six languages. It is read from Hugging Face's cache, and never downloaded."""
+"""A model for personal data in six languages, never downloaded."""
 
-_MOST = 384  # words that a model reads. It drops the rest of a text, with a mere warning
-_SHARED = 50  # of them are read twice, so that no entity is cut
+_MOST = 384  # words that a model reads
+_SHARED = 50  # words read twice, so that no entity is cut
 _UNSPACED = r"\u0e00-\u109f\u1780-\u17ff\u2e80-\U0010ffff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|\S")  # no longer than what the model takes for one
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|\S")  # no longer than a word of the model
 
 
 class GlinerEntities:
-    """Finds entities with a GLiNER model: ``Pseudonymizer([GlinerEntities(folder), PatternEntities()])``.
-
-    Long texts are read in overlapping parts.
+    """Finds entities with a GLiNER model, inside the trust boundary: ``Pseudonymizer([GlinerEntities(folder)])``.
 
     Args:
-        model: The folder of a model, its name in Hugging Face's cache, or an object with GLiNER's
-            ``predict_entities(text, labels, threshold=)``. Its ``config.max_len``, by default 384, is the number of
-            words that it reads at once.
+        model: Folder of a model, its name in Hugging Face's cache, or an object with GLiNER's ``predict_entities``.
         entities: Kinds to find, in the model's words.
-        score_threshold: Least confidence at which something is taken for an entity, in [0, 1].
+        score_threshold: Least confidence of an entity, in [0, 1].
 
     Raises:
         InvalidParameter: A value is out of bounds, or the model has no ``predict_entities``.
-        MissingExtra: A folder is given and gliner is not installed.
+        MissingExtra: gliner is not installed.
 
     Examples:
         >>> finder = GlinerEntities("models/gliner", entities=["person", "street address"])

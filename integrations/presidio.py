@@ -1,7 +1,4 @@
-"""Entities found by Presidio, for pseudonyms, which make no formal promise.
-
-The engine is the caller's own: Presidio's default one needs a language model that is fetched by hand.
-"""
+"""Entities found by Presidio, for pseudonyms."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ class PresidioEntities:
     """Finds entities with a Presidio analyzer: ``Pseudonymizer(PresidioEntities(analyzer))``.
 
     Args:
-        analyzer: A ``presidio_analyzer.AnalyzerEngine``, or anything with its ``analyze`` method. None: an engine with
-            spaCy's largest model of the language, such as en_core_web_lg or de_core_news_lg, which must be installed.
-        entities: Kinds of entities to find, as Presidio names them ("PERSON", "EMAIL_ADDRESS"). None for all it knows.
+        analyzer: A ``presidio_analyzer.AnalyzerEngine``, or an object with its ``analyze``. None: an engine with
+            spaCy's largest model of the language, which must be installed.
+        entities: Kinds to find, as Presidio names them ("PERSON", "EMAIL_ADDRESS"). None for all.
         language: Code of the texts' language.
-        score_threshold: Least confidence at which something is taken for an entity, in [0, 1].
+        score_threshold: Least confidence of an entity, in [0, 1].
 
     Raises:
         InvalidParameter: A value is out of bounds, or the analyzer has no ``analyze``.
-        MissingExtra: No analyzer is given and Presidio is not installed.
+        MissingExtra: Presidio is not installed.
 
     Examples:
         >>> pseudonymizer = Pseudonymizer(PresidioEntities(entities=["PERSON"]))  # no formal promise
@@ -70,7 +67,7 @@ class PresidioEntities:
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
-        """Kinds that are looked for, for reports. None if the analyzer does not say."""
+        """Kinds to find, for reports. None if unknown."""
         if self._entities is not None:
             return tuple(self._entities)
         said = getattr(self._analyzer, "get_supported_entities", None)

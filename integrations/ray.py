@@ -1,4 +1,4 @@
-"""Private batches on Ray: one account, many workers, each with its own connection."""
+"""Private batches on Ray."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langchain_dp._util.extras import needs
 from langchain_dp._util.validate import integer
 
 _RETRIES = 3
-"""Retries of a batch whose worker died: one that kills every worker must not be charged forever."""
+"""A batch that kills workers must not be charged forever."""
 
 
 def map_private_batches(
@@ -18,20 +18,18 @@ def map_private_batches(
 ) -> Any:
     """Send the rows of a Ray dataset through a private step, in workers that each open it once.
 
-    Ray restarts a worker that dies, and its batches up to three times each. Released batches are returned again. Ray
-    keeps the RAW rows in memory and, when it runs short, on disk, with logs on every node: the whole cluster is inside
-    the trust boundary.
+    Ray restarts a dead worker, and its batches up to three times each. Released batches are returned again. Ray keeps
+    the RAW rows in memory and on disk: the whole cluster is inside the trust boundary.
 
     Args:
-        dataset: ``ray.data.Dataset`` with the columns that ``batches`` asks for.
-        batches: The step for each batch, :class:`~langchain_dp.rapt.SanitizeBatches`. It is sent by pickle.
-        workers: Workers to start, at least 1.
-        batch_size: Rows that are charged and released together, at least 1. A larger batch is faster, but a death
-            between charge and store costs it twice.
-        cpus: Processors that Ray reserves per worker. 0 for no count.
+        dataset: ``ray.data.Dataset`` with the columns of ``batches``.
+        batches: The step for each batch, :class:`~langchain_dp.rapt.SanitizeBatches`, sent by pickle.
+        workers: Workers to start.
+        batch_size: Rows charged and released together. A death between charge and store costs them twice.
+        cpus: Processors per worker.
 
     Returns:
-        The dataset of released rows, lazy as Ray's are.
+        The lazy dataset of released rows.
 
     Raises:
         InvalidParameter: A number is out of bounds.
@@ -57,7 +55,7 @@ def map_private_batches(
 
 
 class _Worker:
-    """The object that Ray builds once in each worker."""
+    """Built once in each worker."""
 
     def __init__(self, batches: Callable[[Any], Any]) -> None:
         self._batches = batches

@@ -1,4 +1,4 @@
-"""llama.cpp: a chat model, and an engine that scores labels for hundreds of private prompts, all on this machine."""
+"""llama.cpp: a chat model, and an engine for many private prompts."""
 
 from __future__ import annotations
 

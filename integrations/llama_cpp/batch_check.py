@@ -1,4 +1,4 @@
-"""Checks at start-up, on this machine with this model: do company or threads change bits?"""
+"""Checks at start-up that company and threads change no bit."""
 
 from __future__ import annotations
 
@@ -23,20 +23,17 @@ logger = logging.getLogger(__name__)
 _TEXT = "The market opens at eight. Bread is sold near the gate, fruit by the well, and cloth under the arches. "
 _OPENING = Opening("")
 _TAILS = (1, 2, 3, 5, EIGHTS.multiple + 1, ROWS)
-"""Tested numbers of tokens after head and body."""
 _LABEL = 5
-"""Up to so many tokens the logits of all are compared, as of a label. Otherwise of the last, as of a question."""
+"""Up to so many tokens the logits of all are compared."""
 _CROWD = 3
-"""Tested members with many rows each."""
 _THREADED, _FAR = 65, 2 * CELLS + 8
-"""Tokens of the members in the check of threads: kernels may split long sequences among threads."""
+"""Kernels may split long sequences among threads."""
 _FEW = 9
-"""Each number of rows up to this is tested, where the rule allows it: there kernels change."""
 _MOST = 64
 
 
 def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, offloaded: bool) -> JointEvaluator:
-    """Return the evaluator under the first batch rule that passes. On a GPU (``offloaded``) only one shape is tried."""
+    """Return the evaluator under the first rule that passes."""
     fixed = fixed_shape(context.sequences)
     for rule in () if slots == 1 else (fixed,) if offloaded else (PAIRS, EIGHTS, fixed):
         evaluator = JointEvaluator(context, rule)
@@ -50,7 +47,6 @@ def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, off
 
 
 def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slots: int, max_tokens: int) -> bool:
-    """Check that public members get bit-identical logits alone and together: short, long, far and late."""
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     empty = MemberState.nothing()
@@ -66,10 +62,7 @@ def company_is_harmless(context: LlamaContext, evaluator: JointEvaluator, *, slo
 def threads_alike(
     context: LlamaContext, evaluator: JointEvaluator, counts: Sequence[int], *, together: int, max_tokens: int
 ) -> list[int]:
-    """Return the numbers of threads under which public members get the same bits as now.
-
-    The clock, and so the texts of all members, decides when the number changes: it must change no bit.
-    """
+    """Return numbers of threads with the same bits: the clock decides the number."""
     tokens = context.tokenize(_TEXT * 40, start=True)
     room = max_tokens // 2 - 3
     tail = tokens[1 : 1 + min(ROWS, room)]
@@ -118,7 +111,6 @@ def _scoring(
 
 
 def _crowds(rule: BatchRule, slots: int) -> list[int]:
-    """Numbers of members that make batches of different sizes under the rule."""
     sizes = {rule.sequences(count, 1): count for count in (*range(1, _FEW + 1), min(slots, _MOST)) if count <= slots}
     return sorted(sizes.values())
 
@@ -131,7 +123,7 @@ def _writing(
     slots: int,
     max_tokens: int,
 ) -> bool:
-    """Compare all slots, token by token, with both kinds alone, and with some that have gaps and come late."""
+    """Compare all slots with lone, late and scattered members."""
     prompts = [MemberPrompt("", f"{i}", "", i) for i in range(slots)]
     longest = max(member.tokens for member in members)
     rows = min(6 if evaluator.batches.rule.multiple == 1 else 2, max_tokens - longest - 4)  # longer tails take long

@@ -1,9 +1,4 @@
-"""Joint batches, padded with public rows by a rule, so that a member's bits do not tell how many shared its batch.
-
-llama.cpp picks its kernels by the number of rows. Which numbers round alike depends on the file type and the machine.
-In measurements floats and Q8_0 needed at least two rows, K-quants (also in most Q4_0 files) a multiple of eight. Other
-hardware may need one fixed number. :mod:`.batch_check` tests the rules, and the first that passes makes every batch.
-"""
+"""Joint batches, padded with public rows: kernels depend on the number of rows."""
 
 from __future__ import annotations
 
@@ -15,18 +10,13 @@ from .._choice import Logits
 from .context import LlamaContext
 
 ROWS = 32
-"""Rows of one member in one joint batch, at most."""
 EIGHT = 8
 _PUBLIC_TOKEN = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchRule:
-    """Numbers of rows of a batch.
-
-    A batch has, and computes logits of, a ``multiple`` of rows, at ``least`` so many. ``longest`` bounds the rows of
-    one member: 1 or a multiple of ``multiple``. ``together``: members share batches.
-    """
+    """Rows of a batch: a ``multiple``, at ``least`` so many, up to ``longest`` per member."""
 
     name: str
     multiple: int = 1
@@ -35,18 +25,17 @@ class BatchRule:
     together: bool = True
 
     def pieces(self, count: int) -> list[int]:
-        """Sizes of the pieces of ``count`` tokens of one member. The rest beside multiples goes in single rows."""
+        """The rest of ``count`` goes in single rows."""
         rest = count % self.longest
         even = rest - rest % self.multiple
         return [self.longest] * (count // self.longest) + [even] * (even > 0) + [1] * (rest - even)
 
     def sequences(self, members: int, rows: int) -> int:
-        """Sequences in a batch of so many members with so many rows each, public ones included."""
+        """Count public sequences, too."""
         unit = self.multiple // math.gcd(self.multiple, rows)
         return -(-max(members, -(-self.least // rows)) // unit) * unit
 
     def outputs(self, wanted: int) -> int:
-        """Rows with logits where so many are wanted. With one fixed shape always all."""
         if wanted == 0 and self.longest > 1:
             return 0
         return -(-max(wanted, self.least) // self.multiple) * self.multiple
@@ -58,19 +47,19 @@ ALONE = BatchRule("one member at a time", together=False)
 
 
 def fixed_shape(sequences: int) -> BatchRule:
-    """The rule of one row, with logits, of each sequence of the context in every batch."""
+    """One row of each sequence in every batch."""
     return BatchRule(f"always {sequences} rows", multiple=sequences, least=sequences, longest=1)
 
 
 def sequences_for(slots: int) -> int:
-    """Sequences of a context for so many members: one that is always public, and enough to pad to a multiple of 8."""
+    """Add a public sequence, and pad to a multiple of 8."""
     return slots + 1 if slots == 1 else max(slots + 1, -(-slots // EIGHT) * EIGHT)
 
 
 class Batches:
-    """Evaluates rows of neighbouring sequences in one batch, padded by ``rule``.
+    """Evaluates neighboring sequences in one batch, padded by ``rule``.
 
-    A padding row is a public token at the end of a neighbouring, preferably empty sequence. It is removed at once.
+    A padding row is a public token, removed at once.
     """
 
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
@@ -85,14 +74,7 @@ class Batches:
         *,
         undo: Callable[[int], object] | None = None,
     ) -> dict[tuple[int, int], Logits]:
-        """Append tokens to sequences. Logits of the wanted rows as views, valid until the next batch.
-
-        Args:
-            steps: Tokens of each sequence, equally many.
-            ends: Length of every sequence that is not empty.
-            wanted: Sequences, each with the index of a token.
-            undo: Removes the padding from a sequence. None cuts it at its former end.
-        """
+        """Append ``steps`` to sequences of lengths ``ends``. Logits stay valid until the next batch."""
         count = len(next(iter(steps.values())))
         window = self._window(min(steps), max(steps), count, ends)
         padding = (_PUBLIC_TOKEN,) * count
@@ -110,7 +92,7 @@ class Batches:
         return {place: row for place, row in found if place in wanted}
 
     def _window(self, first: int, last: int, count: int, ends: Mapping[int, int]) -> range:
-        """Neighbouring sequences around these: llama.cpp splits a batch at a gap."""
+        """llama.cpp splits a batch at a gap."""
         width = self.rule.sequences(last - first + 1, count)
         starts = range(max(0, last - width + 1), min(first, self._context.sequences - width) + 1)
 
@@ -121,7 +103,6 @@ class Batches:
         return range(start, start + width)
 
     def _outputs(self, places: Sequence[tuple[int, int]], wanted: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-        """The wanted rows and as many others as the rule asks."""
         missing = self.rule.outputs(len(wanted)) - len(wanted)
         others = [place for place in places if place not in wanted][:missing]
         return {*wanted, *others}

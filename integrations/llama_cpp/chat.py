@@ -32,17 +32,14 @@ from .tool_calls import forced_grammar, openai_tools, read_calls, schema_grammar
 _ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
 _OPTIONS = ("temperature", "top_p", "max_tokens", "logprobs", "seed", "tools", "tool_choice", "json_schema")
 _StreamItem = Piece | BaseException | None
-"""Message of a worker to its reader: a part, an error, or the end."""
 _METHODS = ("json_schema", "function_calling", "json_mode")
 
 
 class ChatLlamaCpp(BaseChatModel):
     """Chat with a GGUF model inside this process. Nothing leaves the machine.
 
-    The first call loads the model, and copies of this object share it. Concurrent calls wait for each other, since a
-    llama.cpp context serves one at a time. So a private vote over this model takes no timeout: one long record would
-    use it up for the others. An abandoned call stops at its next token. Every call starts from an empty cache, so that
-    an answer depends on no earlier prompt, not even in its last bit.
+    The first call loads the model, and copies share it. Calls run one at a time, so a private vote takes no timeout.
+    Every call starts from an empty cache: an answer depends on no earlier prompt, to the last bit.
 
     Args:
         model_path: GGUF file. None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
@@ -50,10 +47,10 @@ class ChatLlamaCpp(BaseChatModel):
         n_gpu_layers: Layers to offload. -1 is all of them.
         n_threads: CPU threads. None leaves the choice to llama.cpp.
         temperature: 0 always takes the most probable token.
-        top_p: Sample from the smallest set of tokens that holds this much probability.
+        top_p: Sample from the smallest set of tokens with this much probability.
         max_tokens: Longest answer in tokens.
-        stop: A string, or a list of strings, that ends the answer. It is not part of it.
-        logprobs: Put the log-probability of every answered token into ``response_metadata["logprobs"]``.
+        stop: Strings that end the answer.
+        logprobs: Put log-probabilities into ``response_metadata["logprobs"]``.
         seed: Seed of the sampling. None draws a fresh one for every call.
         verbose_llama: Let llama.cpp write its log to standard error.
 
@@ -83,7 +80,7 @@ class ChatLlamaCpp(BaseChatModel):
     seed: int | None = Field(default=None, ge=0)
     verbose_llama: bool = False
 
-    # model_copy() shares this holder: a copy without callbacks must not load the weights a second time.
+    # model_copy() shares this holder, so that weights load once.
     _loaded: LoadedChat = PrivateAttr(default_factory=LoadedChat)
 
     @property
@@ -92,7 +89,7 @@ class ChatLlamaCpp(BaseChatModel):
 
     @property
     def model_name(self) -> str:
-        """File name of the model without its ending. Of the embedded one, its name."""
+        """File name of the model without its ending."""
         if self.model_path is None:
             return "SmolLM2-135M-Instruct"
         return os.path.basename(self.model_path).removesuffix(".gguf")
@@ -126,23 +123,18 @@ class ChatLlamaCpp(BaseChatModel):
         return self._loaded.token_ids(text, self._request([], None, {}))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Return the number of tokens of messages and tools in the model's chat template."""
+        """Return the number of tokens in the model's chat template."""
         options = {"tools": openai_tools(tools)} if tools else {}
         return self._loaded.count(self._request(messages, None, options))
 
     def check_prompt(self, messages: list[BaseMessage]) -> None:
-        """Raise InvalidParameter if a call would refuse these messages. Nothing is generated.
-
-        ``langchain_dp.ports.ChecksPrompts``: private chains ask it about public prompts, before they charge.
-        """
+        """Raise InvalidParameter if a call would refuse these messages. Nothing is generated."""
         self._loaded.check_prompt(self._request(messages, None, {}))
 
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Bind tools, which the model's chat template shows to the model. Loads the model.
-
-        With tools, an answer is streamed in one piece.
+        """Bind tools, shown by the model's chat template. Answers then come in one piece.
 
         Args:
             tools: Functions, pydantic classes, JSON schemas or LangChain tools.
@@ -150,8 +142,8 @@ class ChatLlamaCpp(BaseChatModel):
             **kwargs: Options of a call, such as ``max_tokens``.
 
         Raises:
-            InvalidParameter: The chat template has no place for tools, as that of the embedded model, or it writes
-                calls in another form than ``<tool_call>{...}</tool_call>``, or there is no such tool.
+            InvalidParameter: The chat template has no tools (as the embedded model's) or other calls, or there is no
+                such tool.
         """
         described = openai_tools(tools)
         if described:
@@ -168,22 +160,20 @@ class ChatLlamaCpp(BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """Return objects of a schema. A grammar lets the model write nothing else, so all methods are the same.
+        """Return objects of a schema, forced by a grammar.
 
-        The model sees field names as it writes them, and no descriptions: say in the prompt what each field holds.
-        Bound long strings (``maxLength``), or the object may not end within ``max_tokens``.
+        The model sees field names, but no descriptions. Bound long strings (``maxLength``).
 
         Args:
-            schema: A pydantic class, of which an object is returned, or a TypedDict or a JSON schema, for a dict.
+            schema: A pydantic class, which is returned, or a TypedDict or a JSON schema, for a dict.
             include_raw: Return a dict of "raw", "parsed" and "parsing_error" instead.
-            method: "json_schema", "function_calling" or "json_mode".
-            strict: No effect: a grammar is always strict.
+            method: No effect.
+            strict: No effect.
             **kwargs: None are taken.
 
         Raises:
             InvalidParameter: The schema has no grammar, or there is another argument.
-            OutputParserException: On a call: ``max_tokens`` cut the object off, or a validator of the pydantic class
-                refuses it.
+            OutputParserException: On a call: ``max_tokens`` cut the object off, or a validator refuses it.
         """
         del strict
         validate.reject_extra_kwargs(kwargs)
@@ -278,7 +268,6 @@ class ChatLlamaCpp(BaseChatModel):
         return chunk
 
     def _next_chunk(self, piece: Piece, kept: list[Piece], request: ChatRequest) -> ChatGenerationChunk | None:
-        """The chunk to stream now. With tools only the whole answer, at its end."""
         kept.append(piece)
         if not request.tools:
             return self._chunk(piece)
@@ -316,7 +305,7 @@ class ChatLlamaCpp(BaseChatModel):
         call_abandoned = CallAbandoned()
         pieces: queue.SimpleQueue[_StreamItem] = queue.SimpleQueue()
         kept: list[Piece] = []
-        # A thread of its own: a reader that asks the same model between two tokens must wait, not lock up.
+        # In a thread: a reader that asks the same model between two tokens must wait, not deadlock.
         worker = threading.Thread(target=self._work, args=(request, pieces.put, call_abandoned), daemon=True)
         worker.start()
         try:
@@ -353,7 +342,7 @@ class ChatLlamaCpp(BaseChatModel):
             call_abandoned.set()
 
     def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[_StreamItem], CallAbandoned]:
-        """Start the answer in a thread of its own: waiting calls would fill the event loop's few shared threads."""
+        """Waiting calls would fill the event loop's threads."""
         call_abandoned = CallAbandoned()
         pieces: asyncio.Queue[_StreamItem] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -400,7 +389,7 @@ class _WholeObject(_CompleteAnswer, JsonOutputParser):
 
 
 class _WholePydantic(_CompleteAnswer, PydanticOutputParser[BaseModel]):
-    """Makes an object of a pydantic class."""
+    """Parses an object of a pydantic class."""
 
 
 def _constraints(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Loads a model for chat and produces answers token by token, one call at a time."""
+"""Loads a model for chat, and answers one call at a time."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ class ChatRequest:
 
     @property
     def model(self) -> tuple[Any, ...]:
-        """The settings that a loaded model depends on."""
         return (self.model_path, self.n_ctx, self.n_gpu_layers, self.n_threads, self.verbose)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Piece:
-    """A part of an answer. The last one has a finish reason and the usage."""
+    """A part of an answer. The last one has the usage."""
 
     text: str
     logprobs: list[dict[str, Any]]
@@ -62,32 +61,28 @@ class Piece:
 
     @classmethod
     def joined(cls, pieces: Sequence[Self]) -> Piece:
-        """The whole answer as one piece."""
         logprobs = [entry for piece in pieces for entry in piece.logprobs]
         return Piece("".join(piece.text for piece in pieces), logprobs, pieces[-1].finish_reason, pieces[-1].usage)
 
 
 class CallAbandoned:
-    """Abandonment of a call, by its own reader or by the isolated call around it that timed out."""
+    """Abandonment by a call's reader or a timeout."""
 
     def __init__(self) -> None:
         self._own = threading.Event()
         self._around = call_abandoned.get()
 
     def set(self) -> None:
-        """Abandon the call."""
         self._own.set()
 
     def is_set(self) -> bool:
-        """Return whether the call is abandoned."""
         return self._own.is_set() or (self._around is not None and self._around.is_set())
 
 
 class LoadedChat:
-    """A model that the first call loads, behind a lock: a llama.cpp context is not thread-safe.
+    """A model behind a lock, shared by copies.
 
-    Copies are the same object: copies of a chat model share its weights. At the interpreter's exit the current answer
-    stops at its next token before the model is freed: a thread inside llama.cpp would crash the exiting process.
+    At exit the answer stops first: a thread inside llama.cpp would crash the process.
     """
 
     def __init__(self) -> None:
@@ -110,7 +105,6 @@ class LoadedChat:
         )
 
     def close(self) -> None:
-        """Free the model."""
         with self._lock:
             self._unload()
 
@@ -120,12 +114,11 @@ class LoadedChat:
         self._llama = self._formatter = self._model = None
 
     def leave(self) -> None:
-        """Stop the current answer, free the model, and answer no more."""
         self._exiting.set()
         self.close()
 
     def answer(self, request: ChatRequest, put: Callable[[Piece], None], call_abandoned: CallAbandoned) -> None:
-        """Pass every piece of the answer to ``put``. Stop at the next token once ``call_abandoned`` is set."""
+        """Pass every piece to ``put`` until ``call_abandoned``."""
 
         def go_on() -> None:
             if call_abandoned.is_set() or self._exiting.is_set():
@@ -135,22 +128,18 @@ class LoadedChat:
             _Answer(self._llama, self._checked_prompt(request), request).run(put, go_on)
 
     def token_ids(self, text: str, request: ChatRequest) -> list[int]:
-        """Tokens of a text, by the model of a request."""
         with self._ready(request):
             return self._tokens(text, special=True)
 
     def count(self, request: ChatRequest) -> int:
-        """Tokens of a request's conversation in the model's chat template."""
         with self._ready(request):
             return len(self._prompt(request))
 
     def check_prompt(self, request: ChatRequest) -> None:
-        """Raise InvalidParameter if :meth:`answer` would refuse the conversation."""
         with self._ready(request):
             self._checked_prompt(request)
 
     def check_tools(self, request: ChatRequest) -> None:
-        """Raise InvalidParameter unless the model's chat template renders tools and their calls."""
         with self._ready(request):
             self._check_tools(request)
 
@@ -160,7 +149,6 @@ class LoadedChat:
 
     @contextlib.contextmanager
     def _ready(self, request: ChatRequest, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold the lock, with the model of a request loaded, unless ``check`` raises before."""
         with self._lock:
             check()
             if self._model != request.model:
@@ -210,7 +198,7 @@ class LoadedChat:
         return tokens
 
     def _prompt(self, request: ChatRequest) -> list[int]:
-        """Tokens of the conversation. A template marker inside a message is plain text, and ends no turn."""
+        """A template marker inside a message ends no turn."""
         messages: list[dict[str, Any]] = request.messages
         contents: dict[str, str] = {}
         if request.tools:
@@ -243,7 +231,7 @@ class LoadedChat:
                 f"Expected messages to have no run of more than {LONGEST_RUN:,} letters, digits, blanks or other "
                 "marks. Break it up."
             )
-        raw = text.encode(errors="replace")  # the exception of a lone surrogate would hold the text
+        raw = text.encode(errors="replace")  # a lone surrogate's exception would quote the text
         return list(self._llama.tokenize(raw, add_bos=begins, special=special))
 
 
@@ -256,11 +244,7 @@ def _leave_all() -> None:
 
 
 class _Answer:
-    """The state of one answer.
-
-    llama-cpp-python's ``create_chat_completion(stream=True)`` reports no usage, keeps the log-probabilities of every
-    token in memory, and quotes the prompt in its error at a lone surrogate.
-    """
+    """One answer. llama-cpp-python's own stream may quote the prompt."""
 
     def __init__(self, llama: Any, prompt: list[int], request: ChatRequest) -> None:
         self._llama = llama
@@ -268,11 +252,11 @@ class _Answer:
         self._prompt = prompt
         self._request = request
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""  # text that may turn out to be the beginning of a stop string
+        self._held = ""  # text that may begin a stop string
 
     def run(self, put: Callable[[Piece], None], go_on: Callable[[], None]) -> None:
         request, llama = self._request, self._llama
-        llama.reset()  # no prefix of an earlier prompt: its length would show in the last bits of this answer
+        llama.reset()  # an earlier prompt's prefix would show in the last bits
         # Nor its keys and values, which are masked by 0: 0 times infinity is no number.
         self._module.llama_memory_clear(self._module.llama_get_memory(llama._ctx.ctx), True)
         llama.set_seed(secrets.randbits(32) if request.seed is None else request.seed)
@@ -306,11 +290,10 @@ class _Answer:
         put(Piece(rest, [], reason, usage))
 
     def _grammar(self) -> Any:
-        """The request's grammar as llama-cpp-python takes it, or None."""
         text = self._request.grammar
         if text is None:
             return None
-        # llama-cpp-python does not look at what this returns, and the process dies of a null pointer.
+        # llama-cpp-python ignores this null pointer, and the process dies.
         sampler = self._module.llama_sampler_init_grammar(self._llama._model.vocab, text.encode(), b"root")
         if not sampler:
             raise InvalidParameter(
@@ -321,7 +304,7 @@ class _Answer:
         return self._module.LlamaGrammar.from_string(text, verbose=False)
 
     def _released(self, new: str) -> tuple[str, bool]:
-        """Text that can be released now, and whether a stop string ended the answer."""
+        """Return text, and whether a stop string ended the answer."""
         text = self._held + new
         found = [at for at in (text.find(end) for end in self._request.stop) if at >= 0]
         if found:
@@ -342,5 +325,4 @@ class _Answer:
 
 
 def _overlap(text: str, end: str) -> int:
-    """Length of the longest beginning of ``end`` that ``text`` ends with."""
     return next((n for n in range(min(len(end) - 1, len(text)), 0, -1) if text.endswith(end[:n])), 0)

@@ -1,4 +1,4 @@
-"""One llama.cpp model with one context, and the calls that the engine needs."""
+"""One llama.cpp model with one context."""
 
 from __future__ import annotations
 
@@ -28,33 +28,28 @@ from .threads import Threads
 logger = logging.getLogger(__name__)
 
 CELLS = 256
-"""llama.cpp allocates cache cells in steps of so many tokens."""
+"""llama.cpp allocates cells in such steps."""
 
 _HOW_TO_WAIT = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _TURNS = "100"
 
 State = npt.NDArray[np.uint8]
 Row = tuple[int, int, int, bool]
-"""Token, position, sequence, and whether its logits are wanted."""
+"""Token, position, sequence, and whether logits are wanted."""
 
 
 def import_llama(*, verbose: bool = False) -> Any:
-    """Return the module ``llama_cpp``, its log on standard error silenced unless ``verbose``."""
     with needs("local", "llama-cpp-python"), _patience():
         import llama_cpp  # here, not above: the extra is optional and takes a second to load
     _without_tiles(llama_cpp.llama_cpp)
-    # The library holds its own C callback for the whole process. Its threshold is the one safe thing to move.
+    # The library's C callback serves the whole process. Only its threshold is safe to move.
     if not verbose:
         logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL + 1)
     return llama_cpp
 
 
 def _without_tiles(module: Any) -> None:
-    """Switch Intel's AMX off in a build with it, for every model that this process loads later.
-
-    Built by GCC it crashes at its first batch of quantized weights, since the compiler drops the tiles' configuration
-    (llama.cpp, pull request 26954). Weights in their plain layout are multiplied without tiles.
-    """
+    """Intel's AMX crashes in GCC builds (llama.cpp, pull request 26954)."""
     given = module.llama_model_default_params
     if b"AMX_INT8 = 1" not in module.llama_print_system_info() or hasattr(given, "given"):
         return
@@ -70,11 +65,7 @@ def _without_tiles(module: Any) -> None:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """Make a waiting thread of GCC's OpenMP, if it is loaded now, sleep almost at once. A user's own setting stays.
-
-    OpenMP reads this once. By default a thread spins for milliseconds on a core that the other thread may need: beside
-    one busy process evaluations took up to ten times as long.
-    """
+    """Make waiting OpenMP threads sleep: beside a busy process spinning is ten times slower."""
     if any(name in os.environ for name in _HOW_TO_WAIT):
         yield
         return
@@ -87,32 +78,26 @@ def _patience() -> Iterator[None]:
 
 _ANCHOR = "\n"
 LONGEST_RUN = 8_000
-"""Longest run of letters, of digits, of blanks or of other marks."""
+"""Longest run of one class of characters."""
 _MARKS = r"!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
 _RUNS = [re.compile(one) for one in (rf"[^\s\d{_MARKS}]+", r"\d+", r"\s+", r"[^\w\s]+", rf"[{_MARKS}]+")]
 
 
 def too_long_a_run(text: str) -> bool:
-    """Return whether a text may crash llama.cpp.
-
-    Patterns of some tokenizers (tekken, gpt-4o, deepseek, falcon) recurse once per character of a run of one class:
-    some tens of thousands overflow the stack.
-    """
+    """Tokenizers recurse per character of a run, and may overflow the stack."""
     if len(text) <= LONGEST_RUN:
         return False
     return any(run.end() - run.start() > LONGEST_RUN for kind in _RUNS for run in kind.finditer(text))
 
 
 class DecodeError(Exception):
-    """llama.cpp refused a call. Carries a return code and no text."""
+    """llama.cpp refused a call. Carries no text."""
 
 
 class LlamaContext:
-    """A loaded model and a context of ``sequences`` separate caches of ``cells`` tokens each.
+    """A loaded model and ``sequences`` separate caches of ``cells`` tokens each.
 
-    ``micro_batch`` bounds the rows of one computation. ``unified`` is for a test: one cache for all sequences, so that
-    their arithmetic depends on each other. The owner holds ``busy`` while it uses this context. The interpreter's
-    exit frees the context under that lock, and so never while a thread is inside llama.cpp.
+    ``micro_batch`` bounds the rows of one computation. Exit frees the context under ``busy``.
     """
 
     def __init__(
@@ -162,8 +147,7 @@ class LlamaContext:
             self._batch = llama.llama_batch_init(micro_batch, 0, 1)
             self.vocabulary = int(llama.llama_vocab_n_tokens(self._vocab))
             self.generation = 0
-            """Number of times that everything was cleared: callers see whether their sequences are gone."""
-            # finalize() runs before the interpreter tears modules down. __del__ would run during it, and crash.
+            # finalize() runs before the interpreter's teardown, in which __del__ would crash.
             self._closing = threading.Event()
             self.threads = Threads(lambda count: llama.llama_set_n_threads(context, count, count))
             parts = (self._batch, context, model)
@@ -171,19 +155,13 @@ class LlamaContext:
 
     @property
     def closed(self) -> bool:
-        """Return whether the model's memory is freed."""
         return not self._free.alive
 
     def close(self) -> None:
-        """Free the model's memory."""
         self._free()
 
     def tokenize(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
-        """Tokens of ``text``. ``start`` adds the model's special tokens of a beginning.
-
-        Special tokens in the text count only with ``start`` or ``special``: a record that spells "<|im_end|>" must not
-        end a turn.
-        """
+        """Special tokens count only with ``start`` or ``special``: a record must not end a turn."""
         if too_long_a_run(text):
             raise DecodeError(0)
         if start or special or self._markers is None:
@@ -191,7 +169,6 @@ class LlamaContext:
         return [token for part in self._markers.split(text) if part for token in self._read(part)]
 
     def public(self, text: str, **how: bool) -> list[int]:
-        """As :meth:`tokenize`, of a public text."""
         if too_long_a_run(text):
             raise InvalidParameter(
                 f"Expected a text of {len(text):,} characters to have no run of more than {LONGEST_RUN:,} letters, "
@@ -200,20 +177,19 @@ class LlamaContext:
         return self.tokenize(text, **how)
 
     def _read(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
-        """Tokens of a text. Within a prompt without the blank that some models put before each text."""
+        """Omit the blank that some models add."""
         if start or special or not self._anchor:
             return self._raw(text, start=start, special=special)
         return self._raw(f"{_ANCHOR}{text}")[len(self._anchor) :]
 
     @functools.cached_property
     def _anchor(self) -> list[int]:
-        """Tokens of a text that others may follow. None where a text has the same tokens anywhere."""
         alone, both = self._raw(_ANCHOR), self._raw(f"{_ANCHOR}a")
         goes_on = both[: len(alone)] == alone and both[len(alone) :] != self._raw("a")
         return alone if goes_on else []
 
     def _raw(self, text: str, *, start: bool = False, special: bool = False) -> list[int]:
-        raw = text.encode(errors="replace")  # a lone surrogate is no error: its exception would hold the text
+        raw = text.encode(errors="replace")  # a lone surrogate's exception would quote the text
         room = (ctypes.c_int32 * (len(raw) + 8))()
         count = self.llama.llama_tokenize(self._vocab, raw, len(raw), room, len(room), start, special)
         if count < 0:
@@ -222,7 +198,7 @@ class LlamaContext:
 
     @functools.cached_property
     def _markers(self) -> re.Pattern[str] | None:
-        """Places to cut a text so that it spells no marker of the chat template that is an added word."""
+        """Cuts keep a text from spelling a marker of the template."""
         template = self.chat_template()
         if template is None:
             return None
@@ -240,7 +216,6 @@ class LlamaContext:
         return re.compile("|".join(cuts)) if cuts else None
 
     def decode(self, rows: Sequence[Row]) -> None:
-        """Compute ``rows`` in one micro-batch."""
         batch = self._batch
         mark = call_abandoned.get()
         if self._closing.is_set() or (mark is not None and mark.is_set()):  # at exit, or abandoned
@@ -260,32 +235,29 @@ class LlamaContext:
             raise DecodeError(int(code))
 
     def prefill(self, tokens: Sequence[int], *, first: int = 0, sequence: int = 0) -> None:
-        """Append ``tokens`` to a sequence from position ``first`` on, in batches of its own, without logits."""
         for at in range(0, len(tokens), self.micro_batch):
             part = tokens[at : at + self.micro_batch]
             self.decode([(token, first + at + i, sequence, False) for i, token in enumerate(part)])
 
     def logits(self, row: int) -> Logits:
-        """A copy of the logits of row ``row`` of the last batch."""
         pointer = self.llama.llama_get_logits_ith(self._context, row)
         if not pointer:
             raise DecodeError(row)
         return np.ctypeslib.as_array(pointer, (self.vocabulary,)).copy()
 
     def outputs(self, count: int) -> Logits:
-        """The logits of the ``count`` wanted rows of the last batch, in order: a view, valid until the next batch."""
+        """Return a view, valid until the next batch."""
         pointer = self.llama.llama_get_logits(self._context)
         if not pointer:
             raise DecodeError(count)
         return np.ctypeslib.as_array(pointer, (count, self.vocabulary))
 
     def clear(self) -> None:
-        """Empty every sequence and overwrite its memory with zeros."""
         self.llama.llama_memory_clear(self._memory, True)
         self.generation += 1
 
     def scrub(self, sequences: Sequence[int], *, source: int) -> None:
-        """Empty these sequences and overwrite all their cells with those of the empty public ``source``."""
+        """Overwrite sequences with the empty public ``source``."""
         for sequence in sequences:
             self.llama.llama_memory_seq_cp(self._memory, source, sequence, -1, -1)
         # Copies between separate caches wait for the next batch, which must come before a restore.
@@ -294,7 +266,6 @@ class LlamaContext:
             self.truncate(sequence, 0)
 
     def pieces(self, tokens: Sequence[int]) -> bytes:
-        """Bytes of ``tokens``. Control tokens have none."""
         return b"".join(self._piece(token) for token in tokens)
 
     def _piece(self, token: int) -> bytes:
@@ -306,11 +277,9 @@ class LlamaContext:
         return room.raw[:count]
 
     def end_tokens(self) -> frozenset[int]:
-        """Tokens that end a text."""
         return frozenset(token for token in range(self.vocabulary) if self.llama.llama_vocab_is_eog(self._vocab, token))
 
     def control_tokens(self) -> frozenset[int]:
-        """Control, unknown and unused tokens."""
         llama = self.llama
         no_text = llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN | llama.LLAMA_TOKEN_ATTR_UNUSED
         return frozenset(
@@ -318,7 +287,6 @@ class LlamaContext:
         )
 
     def special_text(self) -> tuple[str, str]:
-        """Text of the tokens of beginning and end, "" where the model has none."""
         llama = self.llama
         begin, end = (
             llama.llama_vocab_get_text(self._vocab, token).decode(errors="replace") if token >= 0 else ""
@@ -327,17 +295,14 @@ class LlamaContext:
         return begin, end
 
     def chat_template(self) -> str | None:
-        """The model's chat template, as Jinja source."""
         source = self.llama.llama_model_chat_template(self._model, None)
         return None if source is None else str(source.decode(errors="replace"))
 
     def truncate(self, sequence: int, position: int) -> None:
-        """Drop the tokens of a sequence from ``position`` on."""
         if not self.llama.llama_memory_seq_rm(self._memory, sequence, position, -1):
             raise DecodeError(position)
 
     def save(self, sequence: int = 0) -> State:
-        """The cache of one sequence, as bytes."""
         size = self.llama.llama_state_seq_get_size(self._context, sequence)
         state = np.empty(size, np.uint8)
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
@@ -346,13 +311,11 @@ class LlamaContext:
         return state
 
     def restore(self, state: State, sequence: int = 0) -> None:
-        """Put a saved cache into an empty sequence."""
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if self.llama.llama_state_seq_set_data(self._context, pointer, state.size, sequence) != state.size:
             raise DecodeError(sequence)
 
     def prefill_speed(self, tokens: Sequence[int]) -> float:
-        """Tokens per second of evaluating ``tokens`` from an empty cache, best of two."""
         best = float("inf")
         for _ in range(2):
             self.clear()
@@ -364,7 +327,6 @@ class LlamaContext:
         return len(tokens) / best
 
     def fastest_threads(self) -> int:
-        """The number of threads that evaluates public tokens fastest now."""
         most = processors()
         best, best_speed, count = 1, self._speed_with(1), 2
         while best >= count // 2 and count < 2 * most:

@@ -1,18 +1,10 @@
-"""Scores labels and writes tokens for many members at once on llama.cpp, each member as if it were alone.
+"""Scores labels and writes tokens on llama.cpp, each member as if alone.
 
-Why an answer holds nothing of another member:
-
-- Every sequence has its own cache (``kv_unified=False``), overwritten with zeros or public numbers before its next
-  occupant.
-- Head and body are evaluated alone, saved, and always continued from there, warm or cold.
-- A joint batch holds the same number of rows of every member, in neighbouring sequences, within one micro-batch.
-  Otherwise llama.cpp would split it, depending on the company.
-- A joint batch is padded with public rows to a size at which llama.cpp's kernels round alike, and computes as many
-  logits. Three rules are tried: at least 2 rows, multiples of 8, one fixed shape (the only one on a GPU). The engine
-  checks at its start, on public text, that joint and lone evaluation agree to the last bit under a rule. Where none
-  holds, it evaluates members one by one.
-- The number of threads changes with the load of the machine, among numbers under which public members had the same bits
-  at the start.
+- Every sequence has its own cache, overwritten before its next occupant.
+- Head and body are evaluated alone, and continued from their saved state.
+- A joint batch holds equally many rows of every member, in neighboring sequences, within one micro-batch.
+- Public rows pad it to a size that passed a check at start-up. Otherwise members go one by one.
+- Only numbers of threads with equal bits at start-up are used.
 """
 
 from __future__ import annotations
@@ -41,39 +33,35 @@ from .threads import steps_below
 from .writer import Writer
 
 _LARGEST_BATCH = 2048
-"""Most rows of one batch: its working memory grows with them."""
+"""Working memory grows with a batch's rows."""
 
 
 class LlamaCppEnsemble(LocalEngine):
     """Label scores and next tokens of many prompts through one local GGUF model.
 
-    Implements ``ports.LabelScorer``, ``ports.NextTokenVoter`` and ``ports.NextTokenScorer``. A prompt is head + body +
-    tail, tokenized part by part. The engine keeps the cache of head and body per member: a question then costs its own
-    tokens only, and a further token of a text one row per member.
+    Implements ``ports.LabelScorer``, ``ports.NextTokenVoter`` and ``ports.NextTokenScorer``. Head and body are cached
+    per member: a question costs its own tokens only.
 
     Args:
         model_path: GGUF file. None is the embedded SmolLM2-135M-Instruct, prepared for this CPU on first use.
-        n_gpu_layers: Layers to offload. -1 is all of them. Batches then have one shape, a row of every slot, if that
-            passes the check at start-up. Otherwise members go one at a time.
-        max_tokens: Longest head + body + tail + label of one member, in tokens. Of a written text, one less.
-        slots: Members in memory at once, 1 to 255. Each takes the keys and values of ``max_tokens`` tokens (of the
-            embedded model 23 KB a token, 24 MB a slot of 1024), and so do public ones: one more, and as many as make a
-            multiple of 8. More members than slots swap: with twice as many, a token took 1.5 times as long.
+        n_gpu_layers: Layers to offload. -1 is all of them.
+        max_tokens: Longest head + body + tail + label of one member, in tokens.
+        slots: Members in memory at once, 1 to 255, each with ``max_tokens`` tokens (embedded model: 23 KB per token).
+            More members swap.
         cache_bytes: Bound of the member states beside the slots, in bytes, least recently used out.
-        n_threads: CPU threads, at most. None measures the fastest number at start-up and logs it. While other processes
-            want the cores fewer compute, where the check at start-up finds that it changes no bit.
+        n_threads: Most CPU threads. None measures the fastest number at start-up. Fewer compute while the machine is
+            busy.
         verbose: Let llama.cpp write its log to standard error.
 
     Formal guarantees:
-        A member's scores are a function of the model, the settings, its own head and body, the tail and the words. Its
-        next token is a function of the model, the settings, its own head, body and tail, its written tokens, its coin
-        and the decoding. Both hold to the last bit of a logit: alone or in any company, warm or cold, asked at every
-        token or only at some. A member that fails abstains, and nothing is logged of it. Exceptions hold no text and no
-        frame of a call.
+        A member's scores depend only on the model, the settings, its own head and body, the tail and the words. Its
+        next token depends only on the model, the settings, its own prompt, written tokens and coin, and the decoding.
+        Both hold to the last bit, alone or in any company, warm or cold. A member that fails abstains. Exceptions hold
+        no text.
 
     Raises:
         InvalidParameter: A parameter is out of bounds or the file cannot be loaded.
-        MissingExtra: llama-cpp-python, or the embedded model if it is wanted, is not installed.
+        MissingExtra: llama-cpp-python, or the embedded model if needed, is not installed.
 
     Examples:
         >>> engine = LlamaCppEnsemble()  # the embedded model
@@ -139,10 +127,10 @@ class LlamaCppEnsemble(LocalEngine):
         self._writer = Writer(self._context, self._slots, self._store)
 
     _UNIFIED = False
-    """True only in the test that shows why."""
+    """True only in a test."""
 
     def file_sha256(self) -> str:
-        """SHA-256 of the model file, in hexadecimal: read once, at the first call."""
+        """SHA-256 of the model file, in hexadecimal."""
         if self._sha256 is None:
             with open(self._path, "rb") as file:
                 self._sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -150,24 +138,24 @@ class LlamaCppEnsemble(LocalEngine):
 
     @property
     def members_together(self) -> int:
-        """Members per batch of questions: ``slots`` up to 64, or 1 where company would change bits."""
+        """Members per batch of questions: 1 where company would change bits."""
         return self._together
 
     @property
     def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text. Other control tokens are never taken."""
+        """Tokens that end a text."""
         with self._in_use():
             return self._texts.ends
 
     @property
     def chats(self) -> bool:
-        """Return whether the model carries a chat template that takes one turn of a user."""
+        """Return whether the model has a chat template for one user turn."""
         with self._in_use():
             return self._texts.chat_tokens > 0
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member: ``max_tokens``, less the chat template and one."""
+        """Longest head + body + tail + written of one member, in tokens."""
         with self._in_use():
             return self._max_tokens - 1 - self._texts.chat_tokens
 
@@ -195,7 +183,6 @@ class LlamaCppEnsemble(LocalEngine):
         return self._texts.never
 
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
-        """Take tokens. ``slots`` members stay in memory between calls. The store holds others up to ``cache_bytes``."""
         head, tail = asked[0].prompt.head, asked[0].prompt.tail
         ending, limit = self._context.public(tail), self.max_prompt_tokens
         if not ending:

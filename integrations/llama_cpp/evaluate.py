@@ -1,4 +1,4 @@
-"""Evaluates members: alone up to their last example, then in batches that change no bit."""
+"""Evaluates members: alone, then in batches that change no bit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from .batches import Batches, BatchRule
 from .context import LlamaContext, State
 
 Step = tuple[int, ...]
-"""Tokens of one member in one evaluation."""
 
 _SAMPLED = 256  # tokens on which speed and appetite are measured
 
 
 @dataclasses.dataclass(repr=False)
 class MemberState:
-    """Saved cache of one member's head and body (``tokens`` of them) and of the ``steps`` after them.
-
-    ``digest`` is the hash of the body. ``calibrations`` are logs of mean label probabilities after content-free tails.
-    """
+    """Saved cache of head and body (``tokens``) and later ``steps``."""
 
     state: State
     tokens: int
@@ -33,38 +29,32 @@ class MemberState:
 
     @classmethod
     def nothing(cls) -> MemberState:
-        """The state of an empty sequence."""
         return cls(np.empty(0, np.uint8), 0, b"")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the saved sequence."""
         return self.state.nbytes
 
     def wipe(self) -> None:
-        """Overwrite the private numbers."""
         self.state.fill(0)
         self.calibrations.clear()
 
 
 class JointEvaluator:
-    """The arithmetic on one context. Sequence i of a joint batch is member i. Batches fit into one micro-batch."""
+    """The arithmetic on one context. Sequence i is member i."""
 
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
         self._context = context
         self.batches = Batches(context, rule)
         self.rooms = 1
-        """Sequences for lone members before all memory is overwritten again. Above 1 only where they share no bits."""
+        """Lone members before memory is overwritten again."""
         self._used = 0
         self._generation = -1
 
     def extended(
         self, start: MemberState, tokens: Sequence[int], digest: bytes, *, sequence: int | None = None
     ) -> MemberState:
-        """``start`` followed by ``tokens``, evaluated alone and saved. The empty ``sequence`` keeps them.
-
-        None takes a sequence that was empty since all were overwritten, in a context that holds nothing else.
-        """
+        """Evaluate and save ``start`` plus ``tokens`` alone."""
         at = self._fresh() if sequence is None else sequence
         if start.tokens:
             self._context.restore(start.state, at)
@@ -76,7 +66,7 @@ class JointEvaluator:
         return saved
 
     def _fresh(self) -> int:
-        """A sequence of zeros. All are overwritten together: that takes longer than a short member."""
+        """Return a sequence of zeros. All are overwritten together."""
         if self._generation != self._context.generation or self._used >= self.rooms:
             self._context.clear()
             self._generation, self._used = self._context.generation, 0
@@ -84,7 +74,6 @@ class JointEvaluator:
         return self._used - 1
 
     def load(self, member: MemberState, sequence: int) -> None:
-        """Put head and body of a member into an empty sequence."""
         if member.tokens:
             self._context.restore(member.state, sequence)
             if member.steps:
@@ -93,7 +82,6 @@ class JointEvaluator:
     def mean_log(
         self, members: Sequence[MemberState], tails: Sequence[Step], labels: Sequence[Step]
     ) -> list[Scores | None]:
-        """Log of the mean label probability after the content-free tails, for each member."""
         if not members:
             return []
         columns = zip(*(self.answers(members, tail, labels) for tail in tails), strict=True)
@@ -105,11 +93,10 @@ class JointEvaluator:
     def answers(
         self, members: Sequence[MemberState], tail: Sequence[int], labels: Sequence[Step]
     ) -> list[Scores | None]:
-        """Log-softmax over the labels after ``tail``, for members that fit into one batch."""
         if not members:
             return []
         try:
-            with np.errstate(invalid="ignore"):  # a broken member's NaN is no news: it abstains below
+            with np.errstate(invalid="ignore"):  # a member with NaN abstains below
                 answers: list[Scores | None] = list(self._joint(members, tail, labels))
         except Exception:  # that some member failed is private
             if len(members) == 1:
@@ -119,7 +106,7 @@ class JointEvaluator:
         return [answer if answer is not None and np.isfinite(answer).all() else None for answer in answers]
 
     def _joint(self, members: Sequence[MemberState], tail: Sequence[int], labels: Sequence[Step]) -> list[Scores]:
-        # Zeros everywhere: a masked cell has weight zero, but zero times what an overflow left there is not zero.
+        # Zeros everywhere: zero times a former infinity is not zero.
         self._context.clear()
         for sequence, member in enumerate(members):
             self.load(member, sequence)
@@ -140,7 +127,6 @@ class JointEvaluator:
         return [row - np.logaddexp.reduce(row) for row in scores]
 
     def _advance(self, starts: Sequence[int], tokens: Sequence[int], *, every: bool = False) -> list[list[Logits]]:
-        """Append ``tokens`` to each sequence. Logits of every token or of the last, sequence by sequence."""
         found: list[list[Logits]] = [[] for _ in starts]
         at = 0
         for count in self.batches.rule.pieces(len(tokens)):
@@ -158,7 +144,6 @@ class JointEvaluator:
         return found
 
     def vectors(self, members: Sequence[MemberState], tail: Sequence[int], *, every: bool = False) -> list[Logits]:
-        """Logits after ``tail``, with ``every`` after each of its tokens, for members that fit into one batch."""
         self._context.clear()
         for sequence, member in enumerate(members):
             self.load(member, sequence)
@@ -166,11 +151,9 @@ class JointEvaluator:
         return [np.stack(rows) if every else rows[-1] for rows in found]
 
     def tokens_per_second(self, most: int) -> float:
-        """Tokens per second of a lone sequence of up to ``most`` public tokens. Clears everything."""
         return self._context.prefill_speed(range(1, 1 + min(_SAMPLED, most)))
 
     def bytes_per_token(self, most: int) -> int:
-        """Bytes of a saved state per token. Clears everything."""
         count = min(_SAMPLED, most)
         nothing = MemberState.nothing()
         return -(-self.extended(nothing, range(1, 1 + count), b"").state.size // count)

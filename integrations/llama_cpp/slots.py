@@ -1,4 +1,4 @@
-"""Slots: the members in the model's memory, which come and go without a trace of each other."""
+"""Members in the model's memory, which leave no trace for others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[Opening, Hashable]
 
 @dataclasses.dataclass(repr=False)
 class Resident:
-    """The occupant of a sequence: head and body (``tokens`` of them), then ``steps``."""
+    """The occupant of a sequence: head and body, then ``steps``."""
 
     key: Key
     digest: bytes
@@ -29,13 +29,12 @@ class Resident:
 
     @property
     def cells(self) -> int:
-        """Tokens, all in all."""
         return self.tokens + sum(map(len, self.steps))
 
 
 @dataclasses.dataclass(repr=False)
 class Asked:
-    """One member of a call: its place, the steps to its next token, its coin."""
+    """One member of a call."""
 
     place: int
     prompt: MemberPrompt
@@ -47,10 +46,7 @@ class Asked:
 
 
 class Slots:
-    """Sequences 0 to ``count`` - 1 of a context. A slot is overwritten from end to end before a new occupant.
-
-    The other sequences of the context are always public. With ``count`` 1 the context holds one member at a time.
-    """
+    """Sequences 0 to ``count`` - 1. A slot is overwritten before a new occupant."""
 
     def __init__(
         self, context: LlamaContext, evaluator: JointEvaluator, members: MemberStates, store: StateStore, count: int
@@ -70,18 +66,16 @@ class Slots:
         return key in self._places
 
     def wake(self) -> None:
-        """Start empty if another user has cleared the context."""
         if self._generation != self._context.generation:
             self._places.clear()
             self.residents.clear()
             self._empty()
 
     def lose(self) -> None:
-        """Forget the occupants, which are uncertain now: :meth:`wake` starts empty."""
         self._generation = -1
 
     def put_away(self) -> None:
-        """Move all residents into the store, as far as it holds them, before the context is cleared."""
+        """Store residents before the context is cleared."""
         sure = self._generation == self._context.generation
         self.lose()  # first, in case of an interruption
         for sequence in list(self.residents) if sure else ():
@@ -89,13 +83,12 @@ class Slots:
         self._store.wipe_put_out()
 
     def forget(self, members: Sequence[Hashable]) -> None:
-        """Drop these members without a copy."""
         for sequence, resident in list(self.residents.items()):
             if resident.key[1] in members:
                 self.drop(sequence)
 
     def load(self, now: Sequence[Asked], limit: int) -> dict[int, Asked]:
-        """Put members into the context, and leave out those that are too long or fail."""
+        """Leave out members that are too long or fail."""
         loaded: dict[int, Asked] = {}
         arriving: list[tuple[Asked, MemberState | list[int]]] = []
         for one in now:
@@ -119,7 +112,6 @@ class Slots:
         return dict(sorted(loaded.items()))
 
     def _source(self, one: Asked, room: int) -> MemberState | list[int] | None:
-        """The kept state of a member, or the tokens of its body. None if it is too long or fails."""
         try:
             entry = self._store.get(*one.key, one.digest)
             if entry is not None:
@@ -130,7 +122,7 @@ class Slots:
             return None
 
     def _free(self, count: int, keep: set[Key]) -> list[int]:
-        """``count`` empty sequences without a trace of a former occupant."""
+        """Return sequences without a trace of a former occupant."""
         if not count:
             return []
         free = [sequence for sequence in range(self.count) if sequence not in self.residents]
@@ -169,7 +161,6 @@ class Slots:
         return True
 
     def _leave(self, sequence: int) -> None:
-        """Store the state of a resident and drop it."""
         resident = self.residents[sequence]
         with contextlib.suppress(Exception):  # then it is evaluated anew when it is asked again
             kept = self._store.get(*resident.key, resident.digest)
@@ -183,15 +174,14 @@ class Slots:
         self.drop(sequence)
 
     def drop(self, sequence: int) -> None:
-        """Empty a slot. It is overwritten before its next occupant."""
         resident = self.residents.pop(sequence, None)
         if resident is not None:
             del self._places[resident.key]
         self._dirty.add(sequence)
-        self._context.truncate(sequence, 0)  # of a whole sequence: llama.cpp never refuses that
+        self._context.truncate(sequence, 0)  # llama.cpp never refuses a whole sequence
 
     def cut(self, sequence: int, keep: int) -> bool:
-        """Cut a resident back to its first ``keep`` steps. Return False if that fails, and drop it."""
+        """Keep the first ``keep`` steps, or drop the resident."""
         resident = self.residents[sequence]
         if keep < len(resident.steps):
             del resident.steps[keep:]
@@ -201,7 +191,6 @@ class Slots:
         return True
 
     def undo(self, sequence: int) -> bool:
-        """Remove from a sequence the tokens beyond its resident's steps."""
         try:
             self._context.truncate(sequence, self.residents[sequence].cells)
         except Exception:  # a member that cannot be read abstains, and stops nobody
@@ -215,7 +204,7 @@ class Slots:
 
 
 def steps_of(ending: Sequence[int], written: Sequence[int], rule: BatchRule) -> tuple[Step, ...]:
-    """Steps after head and body: a function of these tokens and the rule alone."""
+    """The rule alone cuts the tokens."""
     steps: list[Step] = []
     at = 0
     for count in rule.pieces(len(ending) - 1):
@@ -225,7 +214,6 @@ def steps_of(ending: Sequence[int], written: Sequence[int], rule: BatchRule) -> 
 
 
 def common(steps: Sequence[Step], others: Sequence[Step]) -> int:
-    """Number of equal steps at the beginning."""
     count = 0
     for one, other in zip(steps, others, strict=False):
         if one != other:

@@ -1,4 +1,4 @@
-"""Facts about a model's vocabulary: end tokens and chat template."""
+"""A model's end tokens and chat template."""
 
 from __future__ import annotations
 
@@ -17,32 +17,29 @@ _SENTINEL = "langchain-dp-user-turn"
 
 
 class GGUFTexts:
-    """Public facts of one model's vocabulary, computed when first needed."""
+    """Public facts of one model's vocabulary."""
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
 
     @functools.cached_property
     def ends(self) -> frozenset[int]:
-        """Tokens that end a text."""
         return self._context.end_tokens()
 
     @functools.cached_property
     def never(self) -> npt.NDArray[np.bool_]:
-        """Mask of the control tokens that end nothing: they are never taken."""
+        """Mark control tokens that end nothing."""
         never = np.zeros(self._context.vocabulary, dtype=bool)
         never[sorted(self._context.control_tokens() - self.ends)] = True
         return never
 
     @functools.cached_property
     def chat(self) -> ChatParts:
-        """Text of the chat template around a user's turn. InvalidParameter without a usable template."""
         begin, end = self._context.special_text()
         return chat_parts(self._context.chat_template(), begin=begin, end=end)
 
     @functools.cached_property
     def chat_tokens(self) -> int:
-        """Tokens of the chat template. 0 without a usable one."""
         with contextlib.suppress(InvalidParameter):
             chat = self.chat
             return sum(len(self._context.tokenize(part, special=True)) for part in (chat.before, chat.after))
@@ -51,14 +48,14 @@ class GGUFTexts:
 
 @dataclasses.dataclass(frozen=True)
 class ChatParts:
-    """Public text around a user's turn, in which special tokens count."""
+    """Public text around a user's turn."""
 
     before: str
     after: str
 
 
 def chat_parts(template: str | None, *, begin: str, end: str) -> ChatParts:
-    """Render the template once around a stand-in and cut it there: no turn can change the frame."""
+    """Cut around a placeholder: no turn can change the frame."""
     if template is None:
         raise InvalidParameter(
             "Expected the GGUF file to hold a chat template. Use chat=False, or an instruction-tuned model."

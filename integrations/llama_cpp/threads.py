@@ -1,4 +1,4 @@
-"""Adapts the number of threads to the cores that are free."""
+"""Adapts the number of threads to free cores."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 _JUDGED = 0.2
-"""Seconds of computing per judgement."""
 _GIVEN = 0.85
-"""Least share of their time that threads compute on free cores: two on two cores .96, beside a busy process .75."""
+"""Least share of time that threads compute (measured: .96 on free cores, .75 beside a process)."""
 _CALM = 20
-"""Good judgements in a row before a step up."""
+"""Good judgments in a row before a step up."""
 
 
 def steps_below(most: int) -> list[int]:
-    """Numbers of threads to go down to from ``most``: one fewer, then quarters of it, down to one."""
+    """Return one fewer, then quarters, down to one."""
     return sorted({1, *(most * quarters // 4 for quarters in (1, 2, 3)), most - 1} - {0, most})
 
 
 class Threads:
-    """The number of threads of a context.
-
-    All threads wait several times in every layer for one that lost its core: beside one busy process two threads on two
-    cores take twice as long as one. So threads without their time become fewer, and sometimes more are tried.
-    """
+    """The number of threads. All wait for one that lost its core."""
 
     def __init__(self, apply: Callable[[int], None]) -> None:
         self._apply = apply
@@ -35,11 +30,10 @@ class Threads:
 
     @property
     def most(self) -> int:
-        """The largest number that may be used."""
         return self._allowed[-1]
 
     def use(self, most: int, fewer: Sequence[int] = ()) -> None:
-        """Use ``most`` threads, or one of the smaller numbers ``fewer`` while cores are busy."""
+        """Use ``fewer`` while cores are busy."""
         self._allowed = [*sorted(fewer), most]
         self._move(len(self._allowed) - 1)
 
@@ -50,7 +44,6 @@ class Threads:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Measure the threads of a computation, and adapt their number."""
         computed, passed = time.process_time(), time.perf_counter()
         yield
         self._computed += time.process_time() - computed

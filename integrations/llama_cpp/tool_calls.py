@@ -1,4 +1,4 @@
-"""Tool calls and structured answers: grammars from JSON schemas, and the one way of writing a call that is read."""
+"""Grammars from JSON schemas, and tool calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _PROBE = "name_of_a_tool"
 
 
 def schema_grammar(schema: Mapping[str, Any], *, name: str = "schema") -> str:
-    """Return the GBNF grammar of all JSON texts that fit a JSON schema."""
     import_llama()
     from llama_cpp.llama_grammar import LlamaGrammar
 
@@ -37,7 +36,6 @@ def schema_grammar(schema: Mapping[str, Any], *, name: str = "schema") -> str:
 
 
 def openai_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return tools in OpenAI's form."""
     try:
         return [convert_to_openai_tool(tool) for tool in tools]
     except (ValueError, TypeError, KeyError) as error:
@@ -48,7 +46,7 @@ def openai_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def forced_grammar(tools: Sequence[Mapping[str, Any]], choice: object) -> str | None:
-    """Return the grammar of one call of the tools that ``choice`` allows, or None where it leaves the model free."""
+    """None if the model is free."""
     if choice in (None, False, "auto"):
         return None
     if isinstance(choice, Mapping):
@@ -77,7 +75,6 @@ def forced_grammar(tools: Sequence[Mapping[str, Any]], choice: object) -> str | 
 
 
 def check_renders_tools(render: Callable[..., str], model: str) -> None:
-    """Render a tool and a call of it in a chat template."""
     function = {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}}
     tools = [{"type": "function", "function": function}]
     call = {"type": "function", "id": "call", "function": {"name": _PROBE, "arguments": {"number": 1}}}
@@ -103,7 +100,7 @@ def check_renders_tools(render: Callable[..., str], model: str) -> None:
 
 
 def read_calls(text: str) -> tuple[str, list[ToolCallChunk]]:
-    """Split an answer into its text and its calls. LangChain lists a call that is no JSON object as invalid."""
+    """LangChain lists malformed calls as invalid."""
     chunks = []
     for place, raw in enumerate(_CALL.findall(text)):
         read = _read(raw)

@@ -1,8 +1,6 @@
-"""Writes the next token of many members at once, each as if it were alone: see :mod:`.engine`.
+"""Writes the next token of many members, each as if alone.
 
-A fixed rule cuts the tokens after head and body into *steps*: the tail in pieces of at most 32 tokens, its last token
-and every written one as a step of its own. A step is always one evaluation. So a member has the same bits whether it
-was asked at every token, caught up later, or was swapped out in between.
+Tokens are cut into fixed *steps*, each always one evaluation. So bits do not depend on earlier calls.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from .slots import Asked, Key, Slots, common, steps_of
 
 @dataclasses.dataclass(repr=False)
 class _Group:
-    """Members that are answered together, by sequence. A failed member leaves."""
+    """Members answered together. A failed one leaves."""
 
     loaded: dict[int, Asked]
     limit: int
@@ -32,7 +30,7 @@ class _Group:
 
 
 class Writer:
-    """Advances the members in the slots of a context."""
+    """Advances the members in the slots."""
 
     def __init__(self, context: LlamaContext, slots: Slots, store: StateStore) -> None:
         self._context = context
@@ -42,11 +40,7 @@ class Writer:
     def next_tokens(
         self, opening: Opening, asked: Sequence[Continuation], ending: Sequence[int], limit: int, take: Take[T]
     ) -> list[T | None]:
-        """Return ``take`` of every member's logits, or None.
-
-        ``ending`` are the tokens between body and written ones. ``limit`` bounds all tokens of a member. ``take``
-        gets a view of the logits, valid during its call only.
-        """
+        """``ending`` are tokens before the written ones. ``take`` gets a temporary view."""
         answers: list[T | None] = [None] * len(asked)
         waiting = [one for one in (self._asked(i, opening, each, ending) for i, each in enumerate(asked)) if one]
         try:
@@ -77,7 +71,7 @@ class Writer:
             return None
 
     def _now(self, waiting: Sequence[Asked]) -> list[Asked]:
-        """Members to answer now: none twice, at most one per slot, and first those in a slot."""
+        """At most one member per slot, residents first."""
         chosen: dict[Key, Asked] = {}
         for one in sorted(waiting, key=lambda one: one.key not in self._slots):
             if one.key not in chosen and len(chosen) < self._slots.count:
@@ -101,10 +95,7 @@ class Writer:
                     self._advance(run, alike, group, last=left == 1)
 
     def _company(self, group: _Group, left: int) -> dict[int, Step]:
-        """Residents outside this call with the same next token: they fill the gaps between its members.
-
-        They need the token later, and the time of a call reveals less of the number of its members.
-        """
+        """Fill gaps with residents, which also hides the number of members."""
         plans = {one.steps for one in group.loaded.values()}
         if self._slots.count == 1 or len(plans) != 1:
             return {}
@@ -124,7 +115,7 @@ class Writer:
         }
 
     def _runs(self, steps: Mapping[int, Step]) -> Iterator[list[int]]:
-        """Sequences of one batch: neighbours, or with gaps that the rule pads in any case."""
+        """Yield neighbors. The rule pads gaps."""
         run: list[int] = []
         for sequence in sorted(steps):
             rows = len(steps[sequence])
@@ -137,12 +128,10 @@ class Writer:
             yield run
 
     def _reach(self, run: Sequence[int], rows: int) -> int:
-        """The last sequence that can join a run at no cost."""
         width = self._slots.batches.rule.sequences(run[-1] - run[0] + 1, rows)
         return max(run[-1] + 1, run[0] + width - 1)
 
     def _advance(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
-        """Evaluate one step of neighbouring sequences. At the last one, take tokens for the members of the call."""
         wanted = [sequence for sequence in run if last and sequence in group.loaded]
         try:
             residents = self._slots.residents
@@ -153,7 +142,7 @@ class Writer:
                 undo=self._undo,
             )
             outputs = {at: row for (at, _), row in found.items()}
-        except Exception:  # of whatever kind, and not a word of it: that some member failed is private
+        except Exception:  # any kind: a member's failure is private
             self._advance_alone(run, steps, group, last=last)
             return
         for sequence in run:
@@ -163,7 +152,7 @@ class Writer:
             group.answers[one.place] = group.take(outputs[sequence], one.written, one.draw)
 
     def _advance_alone(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
-        """After a failure: undo the step for all. Members of the call continue alone. One that was alone leaves."""
+        """After a failure, members continue alone."""
         for sequence in run:
             if len(run) == 1 or not self._slots.undo(sequence):
                 self._slots.drop(sequence)
@@ -173,7 +162,6 @@ class Writer:
                 self._advance([sequence], steps, group, last=last)
 
     def _undo(self, sequence: int) -> None:
-        """Remove the padding from a sequence. A resident leaves if that fails."""
         if sequence not in self._slots.residents:
             self._context.truncate(sequence, 0)
         elif not self._slots.undo(sequence):

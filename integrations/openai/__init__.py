@@ -1,4 +1,4 @@
-"""The OpenAI protocol: an engine on a completions server of one's own, inside the trust boundary."""
+"""An engine on a completions server inside the trust boundary."""
 
 from __future__ import annotations
 

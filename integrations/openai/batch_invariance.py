@@ -1,8 +1,4 @@
-"""Check whether a server answers a prompt alike, alone and in company. It can refute that, and never proves it.
-
-Floating-point sums depend on their order, and most servers choose the order by the number of prompts in a batch. Other
-prompts then show in the last bits of a member's log-probabilities, and sometimes in its vote.
-"""
+"""Checks whether company changes an answer's bits. It can refute that, never prove it."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from .dialect import Choice, Dialect, listed
 from .http import ServerError
 
 COMPANY = 32
-"""Other prompts beside the needle, at least."""
+"""Least number of other prompts."""
 
 ROUNDS = 4
 _COPIES = 3
@@ -36,12 +32,7 @@ _WORDS = tuple(_PROSE.split(" "))
 
 
 def compared(dialect: Dialect, company: int, context: int) -> int:
-    """Ask public prompts alone and among others, compare all answers to the last bit, and count the comparisons.
-
-    Each round asks a new needle twice alone, three times in one request with the others (where the server takes lists),
-    and three times in parallel with them, while some of them are written on. The ``company`` others have 1 to 256
-    words, fewer where the ``context`` is short.
-    """
+    """Compare public prompts to the last bit. Return the number of comparisons."""
     if not dialect.listed:
         raise InvalidParameter(
             "Expected a server that lists log-probabilities (logprobs) for batch_invariant=True: tokens alone seldom "
@@ -93,23 +84,23 @@ def _side_by_side(dialect: Dialect, needle: str, others: Sequence[str]) -> list[
     start = threading.Barrier(len(asked))
 
     def ask(prompt: str, tokens: int) -> Choice:
-        start.wait(_PATIENCE)  # none is answered before all are there
+        start.wait(_PATIENCE)  # no answer before all have arrived
         return dialect.request([prompt], listed=dialect.listed, max_tokens=tokens)[0]
 
     with ThreadPoolExecutor(len(asked)) as pool:
-        # Each in a copy of this context: what is quiet here has to be quiet there.
+        # Each in a copy of this context, so that it stays quiet.
         waiting = [pool.submit(contextvars.copy_context().run, ask, text, tokens) for text, tokens in asked]
         answers = [one.result() for one in waiting]
     return [answer for (prompt, _), answer in zip(asked, answers, strict=True) if prompt == needle]
 
 
 def _text(start: int, words: int) -> str:
-    # Another beginning for each start: a prompt that began as another would be half answered from a cache.
+    # Different beginnings keep the server's cache out.
     return " ".join(_WORDS[(start * 7 + i * (1 + start % 5)) % len(_WORDS)] for i in range(words))
 
 
 def _bits(choice: Choice) -> str:
-    """The whole answer for one token, comparable also where a number is not one."""
+    """Comparable even with NaN."""
     return json.dumps({name: choice.get(name) for name in ("text", "finish_reason", "logprobs")}, sort_keys=True)
 
 

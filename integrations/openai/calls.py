@@ -1,4 +1,4 @@
-"""Requests for many members, in which a failure concerns one member. Scores of label words from listed tokens."""
+"""Requests for many members, in which a failure concerns one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _KEPT = 100_000
-"""Bound of the kept calibrations, each of a few numbers."""
 
 FLOOR = -100.0
-"""Log-score of a label whose beginning is not listed."""
 
 
 def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float | None]:
-    """Log-probability of the listed tokens that begin each word and no other. None without such a token."""
+    """Sum the listed tokens that begin each word and no other."""
     shares: list[float | None] = []
     for word in words:
         own = [value for text, value in listed.items() if text.strip() and _begun(text, words) == word]
@@ -39,7 +37,7 @@ def log_shares(words: Sequence[str], listed: Mapping[str, float]) -> list[float 
 
 
 class Calls:
-    """Joint requests where the server takes them, otherwise up to ``in_flight`` parallel requests."""
+    """Joint requests, or ``in_flight`` parallel ones."""
 
     def __init__(self, dialect: Dialect, in_flight: int) -> None:
         self._dialect = dialect
@@ -48,7 +46,6 @@ class Calls:
     def next_tokens(
         self, asked: Sequence[Continuation], decoding: Decoding, turn: tuple[str, str]
     ) -> list[Token | None]:
-        """Next token of every member, in order. None for an abstention."""
         answers: list[Token | None] = [None] * len(asked)
         groups: dict[tuple[Token, ...], list[int]] = {}
         for place, one in enumerate(asked):
@@ -63,7 +60,7 @@ class Calls:
                 turn[1] + asked[0].prompt.response_prefix + "".join(texts),
                 self._dialect.decoding(decoding, texts),
             )
-            # A request has one seed: members with coins of their own ask alone.
+            # A request has one seed, and each member its own coin.
             taken = self._each(request, [asked[place] for place in places], together=decoding.temperature == 0)
             for place, token in zip(places, taken, strict=True):
                 answers[place] = token
@@ -77,15 +74,12 @@ class Calls:
         return [_token(choice, decoding) for choice in self._dialect.request(prompts, **fields, **seed)]
 
     def listed(self, prompts: Sequence[MemberPrompt]) -> list[dict[str, float] | None]:
-        """Most probable first tokens after each prompt, with their log-probabilities. None where the server failed."""
         return self._each(lambda some: self._listed_texts([_text(each) for each in some]), prompts, together=True)
 
     def listed_after(self, asked: Sequence[Continuation], turn: tuple[str, str]) -> list[dict[str, float] | None]:
-        """The same after the written tokens, in the chat turn ``turn``."""
         return self._each(functools.partial(self.together_after, turn=turn), asked, together=True)
 
     def together_after(self, asked: Sequence[Continuation], *, turn: tuple[str, str]) -> list[dict[str, float]]:
-        """The same in one request."""
         ends = [turn[1] + one.prompt.response_prefix + "".join(map(str, one.written)) for one in asked]
         return self._listed_texts([turn[0] + _text(one.prompt) + end for one, end in zip(asked, ends, strict=True)])
 
@@ -100,7 +94,7 @@ class Calls:
         def ask(some: Sequence[Item]) -> list[Answer | None]:
             try:
                 return list(request(some))
-            except Exception:  # of whatever kind: not a word of it, for that some member failed is private
+            except Exception:  # any kind: a member's failure is private
                 if len(some) == 1:
                     return [None]
             # One member's failure must not silence the others.
@@ -111,7 +105,7 @@ class Calls:
             return [answer for group in groups for answer in ask(group)]
         pool = ThreadPoolExecutor(min(self._in_flight, len(groups)))
         try:
-            # Each in a copy of this context: what is quiet here has to be quiet there.
+            # Each in a copy of this context, so that it stays quiet.
             waiting = [pool.submit(contextvars.copy_context().run, ask, group) for group in groups]
             return [answer for one in waiting for answer in one.result()]
         finally:
@@ -119,7 +113,7 @@ class Calls:
 
 
 class Calibrations:
-    """Mean label probabilities without a question, by member and content, least recently used out."""
+    """Mean label probabilities without a question, by member and content."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -128,7 +122,7 @@ class Calibrations:
     def means(
         self, calls: Calls, prompts: Sequence[MemberPrompt], words: tuple[str, ...], tails: tuple[str, ...]
     ) -> list[Scores | None]:
-        """Log of the mean label probability after ``tails``, for each member. None where the server failed."""
+        """Return logs, None for failures."""
         keys: list[tuple[Hashable, ...]] = [
             (prompt.member, prompt.head, hashlib.sha256(repr(prompt.body).encode()).digest(), words, tails)
             for prompt in prompts
@@ -153,13 +147,11 @@ class Calibrations:
         return [means.get(key) for key in keys]
 
     def forget(self, members: Sequence[Hashable]) -> None:
-        """Overwrite and drop those of these members."""
         with self._lock:
             for key in [key for key in self._kept if key[0] in members]:
                 self._kept.pop(key).fill(0)
 
     def clear(self) -> None:
-        """Drop all."""
         with self._lock:
             self._kept.clear()
 
@@ -176,7 +168,7 @@ def _token(choice: Choice, decoding: Decoding) -> Token | None:
 
 
 def scores(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
-    """Log-softmax over the words that are listed, FLOOR for the others. None if no word is."""
+    """Unlisted words have FLOOR."""
     shares = log_shares(words, listed)
     total = [share for share in shares if share is not None]
     if not total:
@@ -186,9 +178,7 @@ def scores(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
 
 
 def expected(words: Sequence[str], listed: Mapping[str, float]) -> Scores | None:
-    """Log-softmax over all words, for calibration. A word that is not listed counts as the least probable listed token,
-    its upper bound. None if nothing is listed.
-    """
+    """An unlisted word gets the least listed probability."""
     if not listed:
         return None
     least = min(listed.values())

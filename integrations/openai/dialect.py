@@ -1,16 +1,14 @@
 """Differences between completions servers, probed on public text.
 
-Measured on llama.cpp's server (release 2026.10 of xllamacpp):
+llama.cpp's server (release 2026.10 of xllamacpp):
 
-- a list of prompts has one seed: above temperature 0 every member asks alone.
-- unknown fields are ignored: ``repetition_penalty`` does nothing, ``repeat_penalty`` works.
-- ``repeat_last_n`` counts from the end of the prompt: the number of written tokens gives the rule of ``Decoding``.
-- ``logit_bias`` takes texts, but bans every token of a text that has several.
-- its defaults cut the distribution (top-k 40, top-p 0.95, min-p 0.05) unless they are switched off by name.
-- the listed log-probabilities are those before penalty, bias and temperature.
+- A list of prompts has one seed.
+- ``repetition_penalty`` is ignored. ``repeat_last_n`` counts from the prompt's end.
+- ``logit_bias`` bans every token of a text.
+- Default cuts (top-k 40, top-p 0.95, min-p 0.05) must be switched off.
+- Listed log-probabilities precede penalty, bias and temperature.
 
-vLLM's ``repetition_penalty`` also weighs the tokens of the prompt. vLLM and SGLang share prefixes among requests of one
-``cache_salt`` alone.
+vLLM's ``repetition_penalty`` also weighs the prompt. vLLM and SGLang share prefixes within one ``cache_salt``.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from .._engine import ENDS
 from .http import Server, ServerError
 
 END = ""
-"""The token that ends a text."""
 
 _PUBLIC = ("The market opens at eight. Bread is sold near the", "Water boils at a lower temperature on a")
 LISTED = (1000, 100, 20, 5)
@@ -39,12 +36,10 @@ Choice = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """Facts about one server, and requests in its form.
+    """Facts about one server, None if unreported.
 
-    ``kind`` is "llama.cpp", "vLLM", "SGLang" or "other". ``context`` is the longest prompt with the token after it.
-    ``lists`` says whether one request may hold several prompts, ``listed`` how many tokens it lists with
-    log-probabilities. None stands for a fact that the server does not report. ``salt`` is the secret of kept prefixes:
-    other clients neither use nor time them.
+    ``lists``: a request may hold several prompts. ``listed``: tokens with log-probabilities. ``salt`` hides kept
+    prefixes from other clients.
     """
 
     server: Server
@@ -58,7 +53,6 @@ class Dialect:
     salt: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16), repr=False)
 
     def request(self, prompts: Sequence[str], *, listed: int = 0, **fields: Any) -> list[Choice]:
-        """One token after each prompt, in order."""
         whole = [_whole(prompt) for prompt in prompts]
         body = {
             "model": self.model,
@@ -82,7 +76,7 @@ class Dialect:
         return choices
 
     def _fields(self) -> dict[str, Any]:
-        """Fields that keep the server's defaults and caches out of an answer."""
+        """Keep defaults and caches out of an answer."""
         if self.kind == "llama.cpp":
             return {
                 "cache_prompt": self.prefix_cache,
@@ -94,7 +88,6 @@ class Dialect:
         return salt if self.kind == "SGLang" else {}
 
     def decoding(self, decoding: Decoding, written: Sequence[str]) -> dict[str, Any]:
-        """Fields of a request by the rules of ``decoding``, after public ``written`` tokens."""
         fields: dict[str, Any] = {"temperature": decoding.temperature}
         if decoding.repetition_penalty != 1:
             if self.kind == "llama.cpp":
@@ -111,7 +104,7 @@ class Dialect:
             fields["ignore_eos"] = END in decoding.banned
             texts = [token for token in sorted(map(str, decoding.banned)) if token != END]
             ids = {text: self._tokens(text) for text in texts}
-            # A text of several tokens would ban them all: its member abstains when it comes up.
+            # A text of several tokens would ban them all, so its member abstains.
             if self.kind == "llama.cpp":
                 fields["logit_bias"] = [[tokens[0], False] for tokens in ids.values() if len(tokens) == 1]
             else:
@@ -119,11 +112,9 @@ class Dialect:
         return fields
 
     def seed(self, draw: float) -> dict[str, int]:
-        """A member's coin as the seed of the server's draw."""
         return {"seed": min(int(draw * _SEEDS), _SEEDS - 1)}
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text."""
         if self._tokenizes:
             return len(self._tokens(text))
         if not text:
@@ -150,7 +141,6 @@ class Dialect:
             raise ServerError("no tokens") from None
 
     def turn(self) -> tuple[str, str]:
-        """The chat template's text before and after one user turn."""
         stand_in = "QUESTIONANDEXAMPLES"
         try:
             asked = {"messages": [{"role": "user", "content": stand_in}]}
@@ -164,11 +154,10 @@ class Dialect:
 
 
 def _whole(text: str) -> str:
-    return text.encode(errors="replace").decode()  # a lone surrogate is no text to a server
+    return text.encode(errors="replace").decode()  # servers refuse a lone surrogate
 
 
 def listed(choice: Choice) -> dict[str, float]:
-    """Texts of the listed tokens and their log-probabilities, in either shape that servers use."""
     found = choice.get("logprobs") or {}
     if "content" in found:
         pairs = [(one["token"], one["logprob"]) for one in found["content"][0]["top_logprobs"]]
@@ -176,14 +165,13 @@ def listed(choice: Choice) -> dict[str, float]:
         pairs = list((found.get("top_logprobs") or [{}])[0].items())
     finite: dict[str, float] = {}
     for token, value in pairs:
-        text = END if token in ENDS else str(token)  # vLLM lists a control token by its name, llama.cpp's as empty
+        text = END if token in ENDS else str(token)  # vLLM lists control tokens by name
         if math.isfinite(value):
             finite[text] = max(float(value), finite.get(text, -math.inf))
     return finite
 
 
 def probed(server: Server, model: str, *, prefix_cache: bool) -> Dialect:
-    """Probe a server with public text."""
     try:
         models = server.ask("models")["data"]
         found = next((one for one in models if model in (one.get("id"), *(one.get("aliases") or ()))), None)
@@ -220,6 +208,6 @@ def probed(server: Server, model: str, *, prefix_cache: bool) -> Dialect:
         except (ServerError, LookupError, TypeError, AttributeError):
             continue
         if found:
-            # Some list fewer without a word. A few less are tokens that share a text.
+            # Some servers list fewer, and some tokens share a text.
             return dataclasses.replace(dialect, listed=count if 2 * found > count else found)
     return dialect

@@ -1,4 +1,4 @@
-"""Label scores and next tokens from a completions server inside the trust boundary."""
+"""An engine on a completions server."""
 
 from __future__ import annotations
 
@@ -20,60 +20,43 @@ from .dialect import END, LISTED, probed
 from .http import Server, ServerError
 
 _FRAMES = 100
-"""Remembered public texts that fit."""
 
 
 class CompletionServerEnsemble(BaseEngine):
     """Next tokens and label scores of many private prompts from an OpenAI-compatible completions server.
 
-    THE SERVER SEES THE PRIVATE RECORDS. It must stand inside the trust boundary, as vLLM or llama.cpp's server on your
-    own machine. Its logs, caches and other users are part of that boundary. The server decides which requests it
-    evaluates together, by which kernels and with which cached prefixes. That a member's answer holds nothing of another
-    member, to the last bit, is therefore the server's promise and not ours. :attr:`notes` tells it in certificates.
-    Servers break it: llama.cpp's, with SmolLM2 in F16, moved a member's log-probabilities by up to 0.006 with kept
-    prefixes. Asked for one member at a time, as is the default here, it moved none. ``batch_invariant=True`` declares a
-    batch-invariant server. A check at the start can refute that and cannot prove it. For a promise of ours use
-    ``LlamaCppEnsemble`` or ``TransformersEnsemble``.
+    THE SERVER SEES THE PRIVATE RECORDS. It must stand inside the trust boundary, with its logs, caches and other users.
+    Only the server can promise that a member's answer holds nothing of another, and certificates say so by
+    :attr:`notes`. For a promise of this package use ``LlamaCppEnsemble`` or ``TransformersEnsemble``.
 
-    Implements ``ports.NextTokenVoter``, ``ports.LabelScorer`` and ``ports.NextTokenScorer``. A prompt is head + body +
-    tail + written as one text: the server tokenizes it, and reads special tokens that a record spells as such. Tokens
-    are texts here, and the end of a text is the empty one. A member abstains where its token is a control token or no
-    whole character. The server leaves out a banned token where it can (llama.cpp and vLLM, for texts of one token).
-    Elsewhere a member that would write it abstains.
-
-    The server lists its most probable first tokens. A label word's score is the log-softmax, over the words, of the
-    listed tokens that begin it and no other word. A word without such a token has -100, and in a calibration the
-    probability of the least probable listed token. Words that begin with the same token cannot be told apart. A
-    candidate for a next token that a member does not list counts as its least probable listed one: a function of that
-    member alone. The server's own memory of a forgotten member is out of reach.
+    Implements ``ports.NextTokenVoter``, ``ports.LabelScorer`` and ``ports.NextTokenScorer``. The server reads special
+    tokens in a record as such. Tokens are texts, and the empty text is the end. A member abstains at a control token, a
+    broken character, or a banned token that the server cannot leave out. A label's score is the log-softmax, over the
+    words, of listed tokens that begin this word alone, or -100.
 
     Args:
         base_url: Address of the API, as in "http://127.0.0.1:8000/v1". Plain http to another machine is refused.
         model: Name of the model on the server.
-        api_key: Bearer token, if the server wants one.
-        vocabulary_size: Tokens of the model, for servers that do not report it (llama.cpp's does).
-        max_prompt_tokens: Longest prompt, for servers that do not report it (llama.cpp's and vLLM do). The server
-            enforces it. One that cuts prompts answers from the rest.
-        chat_turn: The chat template's text before and after a user's turn, for servers that do not report it.
+        api_key: Bearer token.
+        vocabulary_size: Tokens of the model, if the server does not report it.
+        max_prompt_tokens: Longest prompt, if the server does not report it.
+        chat_turn: The chat template's text before and after a user's turn, if the server does not report it.
         timeout: Seconds after which the member of a request abstains.
-        in_flight: Prompts in one request, or requests at once. More are faster, and share batches. Default 1. 32 on a
-            server that is declared batch-invariant, and 256 at most there.
-        prefix_cache: Let the server keep evaluated prefixes between requests. Further tokens are much faster, but an
-            answer may depend on earlier requests, and records stay in the server's memory. vLLM and SGLang keep them
-            under a secret of this engine: no other request is answered from them or timed by them.
-        batch_invariant: Declare that the server answers a prompt alike, to the last bit, in any company. Public prompts
-            are then asked alone and among 32 others (or ``in_flight``), and compared exactly.
+        in_flight: Prompts or requests at once. Default 1, or 32 on a server declared batch-invariant.
+        prefix_cache: Let the server keep evaluated prefixes. Tokens are faster, but answers may depend on earlier
+            requests, and records stay in the server's memory.
+        batch_invariant: Declare that company changes no bit of an answer. A check on public prompts can refute that,
+            never prove it.
         allow_plain_http: Send private records over the network in clear.
 
     Formal guarantees:
-        A member's request is a function of its own prompt, its written tokens, its coin and the public parameters of
-        the call. Of an answer only calibrations are kept, and nothing is logged. At temperature 0 a member's token is
-        the server's most probable one. Above, the server draws it from a seed of 31 bits made of the member's coin.
-        Exceptions hold no text and no frame of a call.
+        A member's request depends only on its own prompt, written tokens, coin and the public parameters of the call.
+        Only calibrations are kept. Above temperature 0 the server draws from a seed of 31 bits made of the member's
+        coin. Exceptions hold no text of a call.
 
     Raises:
         InvalidParameter: A parameter is out of bounds or missing for this server, the model is not served, or a server
-            that was declared batch-invariant is not. Nothing was spent.
+            declared batch-invariant is not.
         MissingExtra: httpx is not installed.
         ModelUnavailable: The server does not answer public text.
 
@@ -84,7 +67,7 @@ class CompletionServerEnsemble(BaseEngine):
 
     _HOLDS = "an API key and private calibrations"
     remote: ClassVar[bool] = True
-    """A server may die: a release also asks one public prompt, and raises where that fails."""
+    """A release also asks one public prompt, and raises if that fails."""
 
     def __init__(
         self,
@@ -199,7 +182,7 @@ class CompletionServerEnsemble(BaseEngine):
         self._check_frame(asked[0].prompt)
         frame = self._framed(chat)
         first, why = {}, "no log-probabilities"
-        try:  # in no company: it says what can be written
+        try:  # alone: it decides the candidates
             [first] = self._calls.together_after(asked[:1], turn=frame)
         except Exception as problem:  # of a public prompt, whatever the server answered
             why = str(problem) if isinstance(problem, ServerError) else type(problem).__name__
@@ -243,7 +226,7 @@ class CompletionServerEnsemble(BaseEngine):
         self._calibrations.forget(members)
 
     def _warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Nothing: the caches are the server's."""
+        """Do nothing."""
 
     def _free(self) -> None:
         self._calibrations.clear()
@@ -255,7 +238,7 @@ class CompletionServerEnsemble(BaseEngine):
         return self._turn or self._dialect.turn()  # which raises: it was asked before
 
     def _check_frame(self, prompt: MemberPrompt) -> None:
-        """Refuse public text that leaves no member room. Each is counted once."""
+        """Count each public text once."""
         public = (prompt.head, prompt.tail, prompt.response_prefix)
         if len("".join(public).encode(errors="replace")) <= self._max_prompt_tokens:  # no token is shorter than a byte
             return

@@ -1,4 +1,4 @@
-"""Requests to one server that leave no trace: no log record, no proxy, no redirect, no retry."""
+"""Requests without a log record, proxy, redirect or retry."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _under_way: ContextVar[bool] = ContextVar("langchain_dp_completion_under_way", d
 
 
 class ServerError(Exception):
-    """The server refused, timed out, or sent no JSON. Carries a status or a class name, never a text."""
+    """The server failed. Carries a status or class name, never a text."""
 
 
 class _Silence(logging.Filter):
-    """Drops the HTTP client's log records of our requests: their number, and headers that may echo."""
+    """Drops log records of our requests."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not _under_way.get()
@@ -32,17 +32,13 @@ _SILENCE = _Silence()
 
 
 class Server:
-    """A base address and its connections.
-
-    httpx is used below its client class, which logs every request, follows the environment's proxies and keeps
-    cookies. The ``openai`` package logs request bodies on top of that.
-    """
+    """A base address and its connections. httpx's client would log and follow proxies."""
 
     def __init__(
         self, base_url: str, api_key: str | None, timeout: float, connections: int, allow_plain_http: bool
     ) -> None:
         self._base = _checked(base_url, allow_plain_http).rstrip("/")
-        if api_key is not None and not isinstance(api_key, str):  # a SecretStr would be sent as its asterisks
+        if api_key is not None and not isinstance(api_key, str):  # a SecretStr would be sent as asterisks
             raise InvalidParameter(
                 f"Expected api_key of type {type(api_key).__name__} to be a str. Give the key itself."
             )
@@ -64,10 +60,7 @@ class Server:
                 logging.getLogger(name).addFilter(_SILENCE)  # once, however often it is added
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON answer of one request: GET without a body, POST with one.
-
-        A ``path`` that begins with "/" is below the base address without its "/v1".
-        """
+        """POST with a body. A ``path`` with "/" is below the root."""
         root = self._base.removesuffix("/v1") if path.startswith("/") else f"{self._base}/"
         content = None if body is None else json.dumps(body).encode()
         before = _under_way.get()
@@ -96,14 +89,13 @@ class Server:
             _under_way.set(before)
 
     def close(self) -> None:
-        """Close every connection."""
         self._transport.close()
 
 
 def _checked(base_url: str, allow_plain_http: bool) -> str:
     try:
         parts = urlsplit(base_url)
-    except ValueError:  # its text quotes the address, in which a password may stand
+    except ValueError:  # its text may quote a password
         parts = urlsplit("")
     if parts.username or parts.password:
         raise InvalidParameter("Expected base_url without a user name or password in it. Give api_key= instead.")

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: an engine that scores labels and writes tokens, and a table of subwords, on torch."""
+"""An engine and a table of subwords on transformers and torch."""
 
 from __future__ import annotations
 

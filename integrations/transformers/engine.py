@@ -1,8 +1,6 @@
-"""Scores labels and writes tokens for many members on torch, one member at a time.
+"""Scores labels and writes tokens on torch, one member at a time.
 
-Why a member's logits hold nothing of another member: no tensor holds two of them. There is no batch, padding, mask or
-kernel that depends on others. Every sequence is evaluated in the same parts (head, body, tail, each written token),
-each by its own call, so that a rebuilt cache holds the same bits. The price is speed: members wait for each other.
+No tensor, padding or kernel depends on two members.
 """
 
 from __future__ import annotations
@@ -32,29 +30,25 @@ class TransformersEnsemble(LocalEngine):
     """Next tokens and label scores through one causal language model on torch.
 
     Implements ``ports.NextTokenVoter``, ``ports.LabelScorer`` and ``ports.NextTokenScorer``. Members are evaluated one
-    at a time, each with a key/value cache of its own, never in padded batches. A prompt is head + body + tail,
-    tokenized part by part. Special tokens that are spelt out in them are plain text.
+    at a time, each with its own key/value cache. Special tokens that a prompt spells are plain text.
 
     Args:
-        model: Folder of a saved model, or a loaded causal language model, which is moved, cast and put into evaluation
-            mode in place.
-        tokenizer: The tokenizer of a loaded model. None loads it from the folder.
+        model: Folder of a saved model, or a loaded causal language model, which is changed in place.
+        tokenizer: The tokenizer of a loaded model.
         device: Where torch evaluates, as in "cpu" or "cuda:0".
-        dtype: Type of the weights: "float32", "bfloat16" or "float16". Tokens are drawn in float64 whatever it is.
-        max_tokens: Longest sequence of one member (head + body + tail + what is written, or a label), in tokens.
-        cache_bytes: Bound of the kept keys and values in bytes. Members used longest ago go first.
-        name: Name for certificates. None takes that of the folder or of the model's source.
+        dtype: Type of the weights: "float32", "bfloat16" or "float16".
+        max_tokens: Longest sequence of one member, in tokens.
+        cache_bytes: Bound of the kept keys and values in bytes, least recently used out.
+        name: Name for certificates.
 
     Formal guarantees:
-        A member's answer is a function of the model, the settings, its own prompt, its written tokens, its coin and
-        the public parameters of the call, to the last bit on a CPU with a fixed number of torch threads: alone or in
-        any company, warm or cold. On a GPU this holds as far as its kernels repeat themselves. A member that fails is
-        evaluated once more after others have left the memory. Then it abstains, and nothing is logged of it. Exceptions
-        hold no text and no frame of a call. Forgetting overwrites keys and values. Temporary tensors of torch and token
-        numbers in Python are freed without that.
+        A member's answer depends only on the model, the settings, its own prompt, written tokens and coin, and the
+        public parameters of the call, to the last bit on a CPU with a fixed number of torch threads. On a GPU this
+        holds as far as its kernels repeat themselves. A member that fails twice abstains. Exceptions hold no text of a
+        call. Forgetting overwrites keys and values, except temporary tensors.
 
     Raises:
-        InvalidParameter: A parameter is out of bounds, or the model or its tokenizer does not serve.
+        InvalidParameter: A parameter is out of bounds, or the model or its tokenizer is unsuitable.
         MissingExtra: torch or transformers is not installed.
 
     Examples:
@@ -80,7 +74,7 @@ class TransformersEnsemble(LocalEngine):
             model, tokenizer = from_folder(os.fspath(model), tokenizer, kind, what, dtype=dtype)
         self._model = prepared(model, tokenizer, device, dtype)
         self._name = name or os.path.basename(str(model.config.name_or_path).rstrip("/")) or type(model).__name__
-        # Beyond this length a rotary embedding may stretch with the longest sequence, another member's.
+        # Beyond this length a rotary embedding may depend on another member's longest sequence.
         config = self._model.config.get_text_config()
         longest = getattr(config, "max_position_embeddings", None)
         self._check_trained_on(longest if isinstance(longest, int) else None)
@@ -92,7 +86,7 @@ class TransformersEnsemble(LocalEngine):
 
     @property
     def chats(self) -> bool:
-        """Return whether the tokenizer carries a chat template."""
+        """Return whether the tokenizer has a chat template."""
         return self._texts.chats
 
     def _speed(self) -> float:
@@ -155,7 +149,7 @@ class TransformersEnsemble(LocalEngine):
             self._or_none(evaluate, prompt)
 
     def _or_none(self, evaluate: Callable[[Asked], Answer | None], member: Asked) -> Answer | None:
-        """A member's answer. None if it fails even after other members have left the memory."""
+        """Retry once, after other members have left the memory."""
         with contextlib.suppress(Exception):
             return evaluate(member)
         self._store.clear()

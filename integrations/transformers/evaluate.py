@@ -1,4 +1,4 @@
-"""One torch model, one sequence at a time: from a member's cache to the logits after its next tokens."""
+"""One torch model, one sequence at a time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from .._engine import Part, body_digest
 from .._store import BoundedStore, Calibration
 
 Layers = list[tuple[Any, Any]]
-"""Keys and values of every layer: torch tensors of one row, all positions."""
+"""Keys and values of every layer."""
 
 PUBLIC = range(1, 24)
-"""Arbitrary tokens for the check at start-up."""
 
 
 class LoneEvaluator:
@@ -33,18 +32,14 @@ class LoneEvaluator:
 
         self._torch, self._cache = torch, DynamicCache
         self._model = model
-        # Logits of the last row only, where the model can leave out the others.
+        # Logits of the last row only, if supported.
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.bytes_per_token = self._check_cut()
 
     def extended(
         self, layers: Layers, kept: int, tokens: Sequence[int], *, rows: int = 1
     ) -> tuple[Layers, list[Logits]]:
-        """The first ``kept`` positions of ``layers`` followed by ``tokens``. Logits after the last ``rows`` of them.
-
-        The given tensors stay unchanged. The result depends on the values and shapes of this sequence alone: it is the
-        only row, without padding, and each part of a sequence has its own call.
-        """
+        """Append ``tokens`` to ``kept`` positions. Return the last ``rows`` logits."""
         torch = self._torch
         cache = self._cache()
         for i, (keys, values) in enumerate(layers if kept else []):
@@ -61,12 +56,10 @@ class LoneEvaluator:
             wipe(passing)
 
     def give_back(self) -> None:
-        """Return freed memory of torch on a GPU."""
         if self._model.device.type == "cuda":
             self._torch.cuda.empty_cache()
 
     def tokens_per_second(self) -> float:
-        """Tokens of a prompt evaluated per second: best of two runs over public ones."""
         tokens = self._public() * 4
         taken = []
         for _ in range(2):
@@ -79,7 +72,7 @@ class LoneEvaluator:
         return [token % int(self._model.config.get_text_config().vocab_size) for token in PUBLIC]
 
     def _check_cut(self) -> int:
-        """Check that a sequence in parts, and cut back, gives the same logits. Return the bytes of a token."""
+        """Cut sequences must give the same logits."""
         problem = InvalidParameter(
             f"Expected {type(self._model).__name__} to keep keys and values of each position, which a sequence is cut "
             "back by. Use a causal language model without recurrent state."
@@ -107,7 +100,6 @@ def wipe(layers: Layers) -> None:
 
 
 def size(layers: Layers) -> int:
-    """Bytes of their memory."""
     return sum(int(tensor.untyped_storage().nbytes()) for pair in layers for tensor in pair)
 
 
@@ -116,15 +108,12 @@ def _tensors(cache: Any) -> Layers:
 
 
 Head = tuple[str, bool]
-"""Public text before the members' own, and whether it stands in a chat template."""
+"""Public text, and whether it is in a chat template."""
 
 
 @dataclasses.dataclass(repr=False)
 class Member:
-    """One member's sequence in its parts, with their keys and values.
-
-    ``digest`` is the hash of the body. ``calibrations`` are logs of mean label probabilities after content-free tails.
-    """
+    """One member's parts, with keys and values."""
 
     digest: bytes
     parts: list[Part]
@@ -133,16 +122,13 @@ class Member:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
         return size(self.layers)
 
     def replace(self, layers: Layers, parts: Sequence[Part]) -> None:
-        """Overwrite the old sequence, and take this one."""
         wipe(self.layers)
         self.layers, self.parts = layers, list(parts)
 
     def wipe(self) -> None:
-        """Overwrite the private numbers."""
         wipe(self.layers)
         self.layers = []
         self.parts.clear()
@@ -160,7 +146,6 @@ class MemberSequences:
         self._store = store
 
     def logits(self, head: Head, prompt: MemberPrompt, parts: Sequence[Part]) -> Logits:
-        """Logits after ``parts``, the whole prompt of a member."""
         with _Borrowed(self._store, head, prompt) as member:
             return self._rows(member, parts)[0]
 
@@ -173,10 +158,7 @@ class MemberSequences:
         labels: Sequence[Part],
         key: Calibration,
     ) -> Scores:
-        """Log-softmax over the labels after the first tail, less the log of their mean probability after the others.
-
-        ``start`` are the member's parts up to its body. ``key`` names words and tails.
-        """
+        """The first tail is scored, the others calibrate."""
         with _Borrowed(self._store, head, prompt) as member:
             if len(tails) > 1 and key not in member.calibrations:
                 free = np.stack([self._label_scores(member, [*start, tail], labels) for tail in tails[1:]])
@@ -185,13 +167,12 @@ class MemberSequences:
             return scores - member.calibrations[key] if len(tails) > 1 else scores
 
     def warm(self, head: Head, prompt: MemberPrompt, start: Sequence[Part]) -> None:
-        """Evaluate a member up to its body, unless it was."""
         with _Borrowed(self._store, head, prompt) as member:
             if member.parts[: len(start)] != list(start):
                 self._rows(member, start)
 
     def _rows(self, member: Member, parts: Sequence[Part], *, rows: int = 1) -> list[Logits]:
-        """Logits after the last ``rows`` tokens of ``parts``. Equal leading parts come from the member's cache."""
+        """Equal leading parts come from the cache."""
         same = 0
         while same < min(len(parts) - 1, len(member.parts)) and parts[same] == member.parts[same]:
             same += 1
@@ -214,7 +195,7 @@ class MemberSequences:
 
 
 class _Borrowed:
-    """A member of the store during a block: returned at its end, wiped if the block failed."""
+    """A member of the store, wiped if the block failed."""
 
     def __init__(self, store: MemberStore, head: Head, prompt: MemberPrompt) -> None:
         digest = body_digest(prompt)

@@ -1,4 +1,4 @@
-"""Models and tokenizers of transformers, from a folder."""
+"""Models and tokenizers from a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def import_transformers() -> Any:
-    """Return the module ``transformers``, with torch behind it."""
     with needs("transformers", "torch", "transformers"):
         import torch  # noqa: F401  # transformers alone imports without it, and fails later with a text of its own
         import transformers
@@ -22,7 +21,7 @@ def import_transformers() -> Any:
 def from_folder(
     path: str, tokenizer: Any, kind: str = "AutoModel", what: str = "a model of transformers", **options: Any
 ) -> tuple[Any, Any]:
-    """Load a folder's model, and its tokenizer unless one is given. Download nothing, run no code of the folder."""
+    """Download nothing, run no code of the folder."""
     transformers = import_transformers()
     if not os.path.isdir(path):
         raise InvalidParameter(
@@ -41,7 +40,6 @@ def from_folder(
 
 
 def prepared(model: Any, tokenizer: Any, device: str, dtype: str) -> Any:
-    """The model on its device, of its type, in evaluation mode."""
     transformers = import_transformers()
     import torch
 
@@ -64,7 +62,6 @@ def prepared(model: Any, tokenizer: Any, device: str, dtype: str) -> Any:
 
 
 def ends(model: Any) -> set[int]:
-    """Tokens that end a text by the model's configuration."""
     named: set[int] = set()
     for config in (model.config, model.generation_config):
         value = getattr(config, "eos_token_id", None)

@@ -1,4 +1,4 @@
-"""The input embeddings of a transformers model as a public table of subwords."""
+"""Input embeddings as a public table of subwords."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _UNUSED = ("[unused", "<extra_id_")
 
 
 class TransformersTable:
-    """Subwords and input embeddings of BERT, GPT-2, T5, RoBERTa and their like, for a ``RAPTSanitizer``.
+    """Subwords and input embeddings of BERT, GPT-2, T5, RoBERTa and others, for a ``RAPTSanitizer``.
 
-    Only the embedding matrix is kept. Nothing is downloaded, and no code of a folder is run.
+    Nothing is downloaded, and no code of a folder is run.
 
     Args:
         model: Folder of a model and its tokenizer, or a loaded model.
-        tokenizer: Its tokenizer. Needed with a loaded model, read from the folder otherwise.
+        tokenizer: Tokenizer of a loaded model.
 
     Attributes:
         name: Kind of the model and its number of subwords.
-        words: Subwords as the tokenizer writes them, one an id.
+        words: Subwords as the tokenizer writes them.
         vectors: Their embeddings, (number of subwords, dimension), float32.
-        unknown_id: Id of the unknown token, or None where everything can be cut (byte pairs).
-        special_ids: Control and unused tokens: they are never written out.
+        unknown_id: Id of the unknown token, or None for byte pairs.
+        special_ids: Control and unused tokens, never written.
 
     Raises:
-        InvalidParameter: There is no such folder, it holds no model with a tokenizer, or the two do not fit.
+        InvalidParameter: The folder holds no model with a tokenizer, or the two do not fit.
         MissingExtra: torch or transformers is not installed.
 
     Formal guarantee:
-        None of its own. The table must be public: a model that was tuned on private texts has private embeddings.
+        None of its own. The table must be public: a model tuned on private texts has private embeddings.
 
     Examples:
         >>> table = TransformersTable(folder)
@@ -74,7 +74,7 @@ class TransformersTable:
         self.special_ids: Sequence[int] = sorted(self._special)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text. Special tokens spelt out in it are plain text, or unknown where they are pieces as well."""
+        """Ids of a text. Special tokens in it are plain text, or unknown."""
         found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
         unknown = self.unknown_id
         return [unknown if unknown is not None and i in self._special else i for i in found]
@@ -88,6 +88,6 @@ class TransformersTable:
 
 
 def _unknown(tokenizer: Any) -> int | None:
-    """The id of unknown tokens. GPT-2 names its end token so, although it can cut everything."""
+    """GPT-2 names its end token so, although it can cut everything."""
     unknown = tokenizer.unk_token_id
     return None if unknown is None or unknown == tokenizer.eos_token_id else int(unknown)

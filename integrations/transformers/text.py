@@ -1,4 +1,4 @@
-"""Texts, tokens and prompt parts of one transformers tokenizer: private text never counts as special tokens."""
+"""Texts and prompt parts of one tokenizer: private text spells no special token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SENTINEL = "QUESTIONANDEXAMPLES"
 
 
 class TokenizerTexts:
-    """One tokenizer. ``width`` is the model's number of logits, ``ends`` are the end tokens of its configuration."""
+    """One tokenizer. ``width`` is the number of logits."""
 
     def __init__(self, tokenizer: Any, width: int, ends: Iterable[int]) -> None:
         self._tokenizer = tokenizer
@@ -48,19 +48,18 @@ class TokenizerTexts:
 
     @property
     def chats(self) -> bool:
-        """Return whether there is a chat template."""
         return bool(self._template)
 
     def plain(self, text: str) -> list[int]:
-        """Tokens of a text. Special tokens in it are plain text."""
-        # A lone surrogate is no error: its exception would hold the text. And verbose tokenizers print lengths.
+        """Special tokens are plain text."""
+        # A lone surrogate's exception would quote the text, and verbose tokenizers print lengths.
         whole = text.encode(errors="replace").decode()
         return list(
             self._tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
         )
 
     def turn(self) -> tuple[list[int], list[int]]:
-        """Tokens of the chat template before and after the text of one user turn."""
+        """Return tokens before and after a user turn."""
         if self._turn is None:
             if not getattr(self._tokenizer, "chat_template", None):
                 raise InvalidParameter(
@@ -79,9 +78,8 @@ class TokenizerTexts:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Text of ``tokens`` after another text. Control tokens have none."""
         shown = [token for token in tokens if token not in self._control]
-        # Some tokenizers drop the blank of a first word: let it follow a word.
+        # Some tokenizers drop the blank of a first word.
         anchor = self._decoded(self._anchor)
         return self._decoded([*self._anchor, *shown])[len(anchor) :]
 
@@ -98,7 +96,6 @@ class Prompts:
         self.max_prompt_tokens = max_tokens - texts.frame
 
     def frame(self, prompt: MemberPrompt, chat: bool) -> tuple[Part, Part]:
-        """Tokens before and after the bodies."""
         before, after = self._texts.turn() if chat else (self._texts.start, ())
         opening, ending = self._plain(prompt.head), self._plain(prompt.tail)
         if not ending:
@@ -107,12 +104,10 @@ class Prompts:
         return (*before, *opening), (*ending, *after, *self._plain(prompt.response_prefix))
 
     def check_head(self, head: str, label_tokens: int) -> None:
-        """Refuse a public head that leaves no member room beside a question and a label."""
         room = self._max_tokens - self._max_tokens // 2 - label_tokens
         check_public(len(self._texts.start) + len(self._plain(head)), room, "a head")
 
     def whole(self, one: Continuation, frame: tuple[Part, Part], *, chat: bool) -> list[Part] | None:
-        """All parts of a member. None if they are too long."""
         body, written = self._plain(one.prompt.body), [int(token) for token in one.written]
         added = sum(map(len, self._texts.turn())) if chat else len(self._texts.start)
         if len(frame[0]) + len(body) + len(frame[1]) + len(written) - added > self.max_prompt_tokens:
@@ -120,7 +115,6 @@ class Prompts:
         return [part for part in (frame[0], body, frame[1], *((token,) for token in written)) if part]
 
     def start(self, prompt: MemberPrompt, label_tokens: int) -> list[Part] | None:
-        """Parts up to the tail. None if they leave no room for a question of any allowed length and a label."""
         parts = [(*self._texts.start, *self._plain(prompt.head)), self._plain(prompt.body)]
         fits = sum(map(len, parts)) <= self._max_tokens - self._max_tokens // 2 - label_tokens
         return [part for part in parts if part] if fits else None

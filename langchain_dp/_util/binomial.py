@@ -1,7 +1,4 @@
-"""Exact confidence limits of a probability from a count.
-
-Reference: Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
-"""
+"""Exact confidence limits of a probability from a count (Clopper and Pearson 1934)."""
 
 from __future__ import annotations
 
@@ -11,42 +8,18 @@ from langchain_dp._util import validate
 
 
 def lower_limit(hits: float, runs: float, error: float) -> float:
-    """Lower limit of a probability: above the true one with probability at most ``error`` (Clopper and Pearson).
-
-    Args:
-        hits: Number of hits, in [0, ``runs``]. A fraction if runs are an effective number.
-        runs: Independent runs, above 0.
-        error: Probability of a limit on the wrong side, in (0, 1).
-
-    Raises:
-        InvalidParameter: A value is out of bounds.
-
-    Examples:
-        >>> round(lower_limit(90, 100, 0.05), 3)
-        0.836
-    """
+    """Return a limit that exceeds the true probability with probability at most ``error``."""
     _check(hits, runs, error)
     return 0.0 if hits <= 0 else float(betaincinv(hits, runs - hits + 1, error))
 
 
 def upper_limit(hits: float, runs: float, error: float) -> float:
-    """Upper limit of a probability: below the true one with probability at most ``error`` (Clopper and Pearson).
-
-    Args:
-        hits: Number of hits, in [0, ``runs``]. A fraction if runs are an effective number.
-        runs: Independent runs, above 0.
-        error: Probability of a limit on the wrong side, in (0, 1).
-
-    Examples:
-        >>> round(upper_limit(0, 100, 0.05), 4)
-        0.0295
-    """
+    """Return a limit below the true probability with probability at most ``error``."""
     _check(hits, runs, error)
     return 1.0 if hits >= runs else float(betaincinv(hits + 1, runs - hits, 1 - error))
 
 
 def clopper_pearson(hits: float, runs: float, *, error: float = 0.05) -> tuple[float, float]:
-    """Both limits, each wrong with probability at most ``error`` / 2."""
     return lower_limit(hits, runs, error / 2), upper_limit(hits, runs, error / 2)
 
 

@@ -9,7 +9,6 @@ _OURS = ("langchain_dp", "langchain_core")
 
 
 def warn_caller(text: str, category: type[Warning]) -> None:
-    """Warn at the innermost line outside of this package and LangChain."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Reads and rebuilds batches of columns: mappings, Arrow tables or pandas frames."""
+"""Reads and rebuilds batches of columns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ from langchain_dp._util.validate import as_int
 from langchain_dp.errors import InvalidParameter
 
 B = TypeVar("B")
-"""A batch: a mapping of columns, an Arrow table, or a pandas frame."""
 Opened = TypeVar("Opened")
 
 
 class WorksOnBatches(Generic[Opened]):
-    """Base of classes for batches in many workers: pickled without its resource, which each worker opens again.
-
-    A subclass implements ``__call__``, and opens the resource in :meth:`_built`.
-    """
+    """Base of classes for batches. Each worker opens the resource with :meth:`_built`."""
 
     def __init__(self, opened: Opened) -> None:
         self._lock = threading.Lock()
@@ -56,7 +52,7 @@ class WorksOnBatches(Generic[Opened]):
 
 
 class Columns:
-    """The columns of one batch: a mapping to lists or arrays, an Arrow table, or a pandas frame. Private."""
+    """The private columns of one batch."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
@@ -77,7 +73,6 @@ class Columns:
             raise InvalidParameter("Expected every column of a batch to have a name of its own. Rename them.")
 
     def texts(self, name: str) -> list[str | None]:
-        """A column of texts. None for missing ones."""
         values = [None if _absent(value) else value for value in self._values(name)]
         for row, value in enumerate(values):
             if value is not None and not isinstance(value, str):
@@ -88,7 +83,6 @@ class Columns:
         return [None if value is None else str(value) for value in values]
 
     def keys(self, name: str, what: str) -> list[str]:
-        """A column of keys: a text or a whole number in each row."""
         values = [as_int(value) for value in self._values(name)]
         for row, value in enumerate(values):
             if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
@@ -99,7 +93,6 @@ class Columns:
         return [str(value) for value in values]
 
     def with_only(self, new: Mapping[str, Sequence[str | None]], kept: Sequence[str]) -> Any:
-        """A batch of the same type with only the new and the kept columns, in the batch's order."""
         made = {
             name: _like(self._column(name), new[name]) if name in new else self._column(name)
             for name in (*self._names, *(name for name in new if name not in self._names))
@@ -108,7 +101,7 @@ class Columns:
         return self._alone(made)
 
     def with_new(self, name: str, values: Sequence[str | None], *, like: str, kept: Sequence[str]) -> Any:
-        """A batch of the same type with the kept columns and one of the kind of ``like``. A frame's index stays."""
+        """Return the kept columns and one like ``like``."""
         made = {each: self._column(each) for each in self._names if each in kept}
         made[name] = _like(self._column(like), values)
         if hasattr(self._batch, "iloc"):
@@ -116,7 +109,7 @@ class Columns:
         return self._alone(made)
 
     def _alone(self, made: dict[str, Any]) -> Any:
-        """A batch of values without names of axes, ``attrs`` and unused categories, which nobody named."""
+        """Drop private axis names, ``attrs`` and unused categories."""
         values = {name: _bare(column) for name, column in made.items()}
         if isinstance(self._batch, Mapping):
             return {name: type(made[name])(one) if hasattr(made[name], "iloc") else one for name, one in values.items()}
@@ -125,7 +118,7 @@ class Columns:
         return type(self._batch).from_arrays(list(values.values()), names=list(values))
 
     def check_only(self, kept: Sequence[str]) -> None:
-        """Refuse missing columns, and a frame's own index, which would leave in clear, before any charge."""
+        """Refuse a frame's own index, which would leave in clear."""
         self.check_there(kept)
         if hasattr(self._batch, "iloc") and type(self._batch.index).__name__ != "RangeIndex":
             raise InvalidParameter(
@@ -134,7 +127,6 @@ class Columns:
             )
 
     def check_there(self, names: Iterable[str]) -> None:
-        """Refuse missing columns."""
         for name in names:
             self._column(name)
 
@@ -154,7 +146,7 @@ class Columns:
 
 
 def column_names(columns: object, keep_columns: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the columns to work on (a str or a number is one name), and of those in clear."""
+    """A str or a number is one name."""
     results: list[tuple[Any, ...]] = []
     for names in ((columns,) if _is_name(columns) else columns, keep_columns):
         listed = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (None,)
@@ -168,7 +160,6 @@ def column_names(columns: object, keep_columns: object) -> tuple[tuple[str, ...]
 
 
 def _is_name(name: object) -> bool:
-    """Return whether it can name a column: a text, or a number in a frame without names."""
     return isinstance(name, (str, Integral)) and not isinstance(name, bool) and name != ""
 
 
@@ -192,7 +183,7 @@ def _absent(value: Any) -> bool:
 
 
 def _bare(column: Any) -> Any:
-    """Values of a column without an index, or categories and buffers of other rows."""
+    """Drop an index, and values of other rows."""
     if hasattr(getattr(column, "cat", None), "remove_unused_categories"):
         column = column.cat.remove_unused_categories()
     values = getattr(column, "array", column)  # of a pandas series
@@ -202,16 +193,15 @@ def _bare(column: Any) -> Any:
 
 
 def _copied(column: Any) -> Any:
-    """An Arrow column in new memory: a slice keeps the whole column alive."""
+    """A slice keeps the whole column alive."""
     if hasattr(column.type, "index_type"):
         return column.cast(column.type.value_type).dictionary_encode()
     return column.take(np.arange(len(column)))
 
 
 def _like(column: Any, values: Sequence[str | None]) -> Any:
-    """A column of texts of the same kind."""
     if hasattr(column, "to_pylist"):
-        arrow: Any = importlib.import_module("pyarrow")  # there, since the column is one of its own
+        arrow: Any = importlib.import_module("pyarrow")
         return arrow.array(values, arrow.large_string() if arrow.types.is_large_string(column.type) else arrow.string())
     if isinstance(column, np.ndarray):
         return np.array(values, dtype=object)

@@ -1,7 +1,4 @@
-"""Reads stored or sent JSON documents under a form. An error shows no part of them.
-
-Import it only to read documents: pydantic loads slowly unless LangChain has loaded it.
-"""
+"""Reads JSON documents under a form. Import late: pydantic loads slowly."""
 
 from __future__ import annotations
 
@@ -14,31 +11,30 @@ from langchain_dp.errors import InvalidParameter
 
 
 class Form(pydantic.BaseModel):
-    """Base of the forms of documents: strict types, and no unknown field."""
+    """Base of the forms: strict types, and no unknown field."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:
-        """Read a document, or raise ValueError with the field and its rule, never its value."""
+        """ValueError names the field and its rule, never its value."""
         try:
             return cls.model_validate_json(text)
         except pydantic.ValidationError as error:
             wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        # Deeper parts of the path may be private keys, and so may the name of an unknown field.
+        # Deeper parts of the path, and unknown fields, may be private.
         place = [] if wrong["type"] == "extra_forbidden" else [str(part) for part in wrong["loc"][:1]]
         place += [f"at {part}" for part in wrong["loc"][1:2] if isinstance(part, int)]
         raise ValueError(" ".join([*place, wrong["msg"][:1].lower() + wrong["msg"][1:]]))
 
 
 class FileForm(Form):
-    """Base of the forms of files, which name their format."""
+    """Base of the forms of files."""
 
     format: str
 
     @classmethod
     def load(cls, path: Path, form: str) -> Self:
-        """Read a file of the format ``form``."""
         try:
             document = cls.read(path.read_bytes())
             why = "" if document.format == form else "it is of another format"

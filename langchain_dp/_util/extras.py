@@ -1,4 +1,4 @@
-"""Errors about missing optional packages, and public names that load on first use."""
+"""Errors about missing optional packages, and lazy public names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from langchain_dp.errors import MissingExtra
 
 
 def missing_extra(extra: str, *packages: str, why: str = "") -> MissingExtra:
-    """Build the error about missing packages. ``why`` follows their names."""
     several, one = ("s", "them") if len(packages) > 1 else ("", "it")
     return MissingExtra(
         f"Expected the package{several} {' and '.join(packages)}{why}. "
@@ -22,7 +21,7 @@ def missing_extra(extra: str, *packages: str, why: str = "") -> MissingExtra:
 
 @contextmanager
 def needs(extra: str, *packages: str, why: str = "") -> Iterator[None]:
-    """Turn import errors inside it into :func:`missing_extra`. A broken package stays as the cause."""
+    """Turn import errors into :func:`missing_extra`."""
     try:
         yield
     except ImportError as error:
@@ -32,15 +31,6 @@ def needs(extra: str, *packages: str, why: str = "") -> Iterator[None]:
 def lazy_exports(
     package: str, home: Mapping[str, str], *, extra: str = "", needs: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package.
-
-    Args:
-        package: Its name.
-        home: Public names with their modules. A leading dot is relative to the package.
-        extra: Extra that installs ``needs``.
-        needs: Packages whose absence raises MissingExtra.
-    """
-
     def load(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""A fair semaphore for threads and event loops, which limits concurrent calls."""
+"""A fair semaphore for threads and event loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langchain_dp._util import forks
 
 
 def in_event_loop() -> bool:
-    """Return whether this thread runs an event loop, whose tasks a blocking call must not wait for: it would hang."""
+    """A blocking call would hang this thread's loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -28,13 +28,13 @@ _entered: contextvars.ContextVar[frozenset[FairSemaphore]] = contextvars.Context
 
 
 class FairSemaphore(forks.ForkSafe):
-    """A fair semaphore for threads and any number of event loops. Without ``watched`` its owner handles forks."""
+    """Limits concurrent calls. Without ``watched`` its owner handles forks."""
 
     def __init__(self, count: int, *, watched: bool = True) -> None:
         self.count = count
         self._free = count
         self._waiting: deque[concurrent.futures.Future[None]] = deque()
-        # Reentrant: the garbage collector closes abandoned calls, in any line of any thread.
+        # Reentrant: garbage collection may close abandoned calls anywhere.
         self._lock = threading.RLock()
         if watched:
             self._watch()
@@ -44,7 +44,7 @@ class FairSemaphore(forks.ForkSafe):
         self._waiting = deque()
 
     def take(self, patience: float | None = None) -> Callable[[], None] | None:
-        """Wait up to ``patience`` seconds. Return a function that releases once, or None after a timeout."""
+        """Return a function that releases once, or None after a timeout."""
         waiter = self._line_up()
         if waiter is not None:
             try:
@@ -58,7 +58,6 @@ class FairSemaphore(forks.ForkSafe):
         return self._taken()
 
     async def atake(self) -> Callable[[], None]:
-        """Async twin of :meth:`take`."""
         waiter = self._line_up()
         if waiter is not None:
             try:
@@ -70,7 +69,7 @@ class FairSemaphore(forks.ForkSafe):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold it for the block, without waiting inside another such block or on a loop's own thread."""
+        """Do not wait inside another such block or event loop."""
         leave = None if self.would_hang() else self.take()
         try:
             with self.entered():
@@ -81,7 +80,6 @@ class FairSemaphore(forks.ForkSafe):
 
     @contextlib.asynccontextmanager
     async def aheld(self) -> AsyncIterator[None]:
-        """Async twin of :meth:`held`."""
         leave = None if self in _entered.get() else await self.atake()
         try:
             with self.entered():
@@ -91,12 +89,11 @@ class FairSemaphore(forks.ForkSafe):
                 leave()
 
     def would_hang(self) -> bool:
-        """Return whether blocking here could wait for itself: see :func:`in_event_loop`."""
         return in_event_loop() or self in _entered.get()
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Mark the block as holding it: calls inside do not wait again."""
+        """Calls inside the block do not wait again."""
         before = _entered.get()
         _entered.set(before | {self})
         try:
@@ -105,7 +102,7 @@ class FairSemaphore(forks.ForkSafe):
             _entered.set(before)
 
     def _line_up(self) -> concurrent.futures.Future[None] | None:
-        # Created before the lock: a call closed meanwhile must not release between check and wait.
+        # Created before the lock: a closed call must not release between check and wait.
         waiter: concurrent.futures.Future[None] = concurrent.futures.Future()
         with self._lock:
             if self._free:
@@ -128,11 +125,10 @@ class FairSemaphore(forks.ForkSafe):
         return leave
 
     def _leave(self) -> None:
-        """Pass it to the first waiter, in order."""
         with self._lock:
             while self._waiting:
                 waiter = self._waiting.popleft()
                 if waiter.set_running_or_notify_cancel():
                     waiter.set_result(None)
                     return
-            self._free = min(self._free + 1, self.count)  # a child forked inside a call releases without acquiring
+            self._free = min(self._free + 1, self.count)  # a forked child may release without acquiring

@@ -1,9 +1,4 @@
-"""Keeps forks safe: closed connections, paused stores, and free locks in a child.
-
-SQLite counts its file locks in memory. A child with an inherited open file inherits that count but not the locks, so
-even its own connection would skip locking, and two processes could write at once. A lock that another thread held at
-the fork stays locked in the child, since that thread does not exist there.
-"""
+"""Closed connections and free locks across forks: a child would skip SQLite's file locks."""
 
 from __future__ import annotations
 
@@ -21,18 +16,13 @@ from langchain_dp.errors import PlanError
 class Forkable(Protocol):
     """A store that survives forks."""
 
-    def before_fork(self) -> None:
-        """Acquire the lock, after any running transaction, and close the connection."""
+    def before_fork(self) -> None: ...
 
-    def after_fork(self) -> None:
-        """Release the lock, in the parent and in the child."""
+    def after_fork(self) -> None: ...
 
 
 class ForkSafe:
-    """Base of state that threads share under ``_lock``: in a child the lock is free and no call is under way.
-
-    A subclass creates ``_lock``, then calls :meth:`_watch`.
-    """
+    """Base of state under ``_lock``, free and idle in a child. Create ``_lock`` before :meth:`_watch`."""
 
     _lock: Any
 
@@ -41,15 +31,13 @@ class ForkSafe:
         watch(self)
 
     def _alone(self) -> None:
-        """Forget running calls: a child has no other threads."""
+        """Forget running calls."""
         raise NotImplementedError
 
     def before_fork(self) -> None:
-        """Acquire the lock, so that it is free in a child."""
         self._lock.acquire()
 
     def after_fork(self) -> None:
-        """Release the lock."""
         if process() != self._process:
             self._process = process()
             self._alone()
@@ -66,15 +54,11 @@ _generation = 0
 
 
 def process() -> tuple[int, int]:
-    """Identity of this process. A different result than before means a fork.
-
-    The process id alone is not unique between namespaces. The generation does not count forks outside Python.
-    """
+    """Return an identity that changes with a fork."""
     return os.getpid(), _generation
 
 
 def one_process(what: str) -> Callable[[], None]:
-    """A check that raises :class:`PlanError` in another process: one charge pays for one process."""
     here = process()
 
     def check() -> None:
@@ -85,7 +69,6 @@ def one_process(what: str) -> Callable[[], None]:
 
 
 def watch(store: Forkable) -> None:
-    """Keep ``store`` safe over every later fork."""
     with _gate:
         _live.add(store)
         _handle()
@@ -93,15 +76,14 @@ def watch(store: Forkable) -> None:
 
 @contextlib.contextmanager
 def no_new_store() -> Iterator[list[Forkable]]:
-    """All live stores. No other is created during the block, which must be short."""
     with _gate:
         yield list(_live)
 
 
 def keep_still(owner: Any) -> None:
-    """Let every fork wait for ``owner._lock``, whose state must be consistent in a child.
+    """Let every fork wait for ``owner._lock``.
 
-    Only for short locks under which no other such lock is acquired and no store opened: forks wait in any order.
+    Only for short locks without nested ones: forks wait in any order.
     """
     with _gate:
         _still.add(owner)
@@ -109,10 +91,7 @@ def keep_still(owner: Any) -> None:
 
 
 def renew_lock(owner: Any, name: str = "_lock") -> None:
-    """Give ``owner`` a new lock in every child. No fork waits for it.
-
-    Only for state that is consistent at every moment, such as a cache, also under long work.
-    """
+    """Give ``owner`` a new lock in every child. Its state must always be consistent."""
     with _gate:
         _renewed[owner] = name
         _handle()
@@ -126,12 +105,12 @@ def _handle() -> None:
 
 
 def disown(connection: object) -> None:
-    """Never close a connection in a child forked outside Python: that would roll back the parent's transaction."""
+    """Closing it in a child would roll back the parent's transaction."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 def _before() -> None:
-    _gate.acquire()  # held over the fork, so that no store is created
+    _gate.acquire()  # no new store during the fork
     for store in list(_live):
         store.before_fork()
         _held.append(store.after_fork)

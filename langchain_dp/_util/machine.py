@@ -1,4 +1,4 @@
-"""Processors, cache folder, loopback addresses and Ctrl-C of this machine."""
+"""Processors, folders, loopback addresses and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ from pathlib import Path
 
 
 def processors() -> int:
-    """Number of processors for this process."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def cache_folder() -> Path:
-    """Folder of prepared files: $LANGCHAIN_DP_CACHE, $XDG_CACHE_HOME or ~/.cache, then ``langchain-dp``."""
     root = os.environ.get("LANGCHAIN_DP_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(root).expanduser() / "langchain-dp"
 
 
 def state_folder() -> Path | None:
-    """Folder of notes that outlive a process: $LANGCHAIN_DP_STATE, $XDG_STATE_HOME or ~/.local/state, then
-    ``langchain-dp``. None if $LANGCHAIN_DP_STATE is set and empty.
-    """
+    """None if $LANGCHAIN_DP_STATE is empty."""
     own = os.environ.get("LANGCHAIN_DP_STATE")
     root = own if own is not None else os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(root).expanduser() / "langchain-dp" if root else None
@@ -34,8 +30,7 @@ def state_folder() -> Path | None:
 
 @contextlib.contextmanager
 def unbroken() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block, whose code might swallow it."""
-    # None: a handler of C is installed, which Python could not restore.
+    # None: Python could not restore a handler of C.
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
         yield
         return
@@ -50,7 +45,6 @@ def unbroken() -> Iterator[None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -12,7 +12,7 @@ from langchain_dp.errors import InvalidParameter
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
-    """A figure without global state, in inches, with its axes."""
+    """Return a figure in inches and its axes."""
     with needs("plot", "matplotlib", why=" to draw a picture"):
         figures: Any = importlib.import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(width, height), layout="constrained")
@@ -20,7 +20,6 @@ def new_figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def save_picture(figure: Any, path: str | PathLike[str]) -> None:
-    """Write a figure in the format of the path's ending, by default PNG."""
     ending = Path(path).suffix[1:].lower()
     known = figure.canvas.get_supported_filetypes()
     if ending and ending not in known:

@@ -1,4 +1,4 @@
-"""Printing of objects, also after a failed ``__init__``, and pickling of frozen dataclasses."""
+"""Printing and pickling of objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InNotebooks:
 
 
 def safe_repr(show: Callable[[T], str]) -> Callable[[T], str]:
-    """A ``__repr__`` for objects whose ``__init__`` failed: error reporters print ``self`` in each frame."""
+    """Decorate ``__repr__`` for error reporters that print half-built objects."""
 
     @functools.wraps(show)
     def shown(self: T) -> str:
@@ -32,7 +32,7 @@ def safe_repr(show: Callable[[T], str]) -> Callable[[T], str]:
 
 
 class MadeOfFields:
-    """Base of a dataclass that is copied and pickled by its fields, as mapping proxies are not."""
+    """Base of a dataclass pickled by its fields."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]  # a dataclass, as the subclass is

@@ -1,4 +1,4 @@
-"""Checks of named values. Every message says name, value, bound and remedy."""
+"""Checks of named values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _LONG = 10**40
-"""Larger whole numbers are not printed. Python refuses those of more than 4,300 digits."""
+"""Larger whole numbers are not printed."""
 _EXACT = 2**53
 """Below this a whole float is exact."""
 _LONGEST_LABEL = 200
@@ -34,7 +34,7 @@ def _fail(name: str, value: object, bound: str, remedy: str) -> InvalidParameter
 
 
 def shown(value: object) -> str:
-    """The value, if it is a number or looks like an option or id. Otherwise its type, as a text may be private."""
+    """Show numbers and option-like texts, otherwise the type: a text may be private."""
     if isinstance(value, int) and abs(value) >= _LONG:
         return " of type int, too long to be shown,"
     return f"={value!r}" if _plain(value) else f" of type {type(value).__name__}"
@@ -56,7 +56,6 @@ def number(
     at_most: float | None = None,
     remedy: str = "",
 ) -> float:
-    """Return ``value`` as a finite float inside its interval, or raise InvalidParameter."""
     low = "(-inf" if above is None and at_least is None else f"({above}" if above is not None else f"[{at_least}"
     high = "inf)" if below is None and at_most is None else f"{below})" if below is not None else f"{at_most}]"
     bound = f"in {low}, {high}"
@@ -74,13 +73,11 @@ def number(
 
 
 def _refuse_quoted(name: str, value: object) -> None:
-    """Refuse a number in a str."""
     if isinstance(value, str) and _QUOTED.fullmatch(value):
         raise InvalidParameter(f"Expected {name}={value!r} to be a number, got a str. Write {value}, without quotes.")
 
 
 def _finite(value: Real) -> bool:
-    """Return whether a float can hold it."""
     try:
         return math.isfinite(value)
     except OverflowError:  # a whole number of hundreds of digits
@@ -88,10 +85,9 @@ def _finite(value: Real) -> bool:
 
 
 def integer(name: str, value: int, *, at_least: int, at_most: int | None = None, remedy: str = "") -> int:
-    """Return ``value`` as an int inside its interval, or raise InvalidParameter."""
     bound = f"to be a whole number in [{at_least}, {'inf)' if at_most is None else f'{at_most}]'}"
     _refuse_quoted(name, value)
-    if isinstance(value, Integral) and not isinstance(value, int):  # of numpy, say: no JSON takes it
+    if isinstance(value, Integral) and not isinstance(value, int):  # numpy's, which JSON refuses
         raise _fail(name, value, "to be a plain int", f"Give int({name}).")
     if isinstance(value, float) and abs(value) < _EXACT and int(value) == value:
         raise _fail(name, value, "to be a plain int", f"Give {int(value)}.")
@@ -103,12 +99,10 @@ def integer(name: str, value: int, *, at_least: int, at_most: int | None = None,
 
 
 def as_int(value: T) -> T | int:
-    """Convert whole numbers, such as numpy's, to int. Other values pass."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> T:
-    """Return ``value`` if it is allowed, or raise InvalidParameter."""
     if value not in allowed:
         named = sorted(repr(one if one is None or isinstance(one, bool) else str(one)) for one in allowed)
         raise _fail(name, value, f"to be one of [{', '.join(named)}]", remedy)
@@ -116,7 +110,6 @@ def one_of(name: str, value: T, allowed: Collection[T], *, remedy: str = "") -> 
 
 
 def short_text(name: str, value: str, *, at_least: int) -> str:
-    """Return a short public label, as a ledger may store it: no control characters, at most 200 letters."""
     if not isinstance(value, str) or not at_least <= len(value) <= _LONGEST_LABEL or not value.isprintable():
         # The value may be private text, passed by mistake.
         kind = "" if isinstance(value, str) else f" of type {type(value).__name__}"
@@ -128,7 +121,6 @@ def short_text(name: str, value: str, *, at_least: int) -> str:
 
 
 def group(name: str, given: T | None, kind: type[T]) -> T:
-    """Options, by default those of ``kind()``."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -137,32 +129,29 @@ def group(name: str, given: T | None, kind: type[T]) -> T:
 
 
 def instance(name: str, value: object, kind: type | tuple[type, ...], bound: str, remedy: str = "") -> None:
-    """Refuse a value of another type, without showing it."""
     if not isinstance(value, kind):
         raise InvalidParameter(f"Expected {name} of type {type(value).__name__} to be {bound}. {remedy}".rstrip())
 
 
 def require_instance(name: str, value: object) -> None:
-    """Refuse a class in place of an object, as it has every method of a port."""
     if isinstance(value, type):
         raise InvalidParameter(f"Expected {name}={value.__name__} to be made. Write {value.__name__}(...).")
 
 
 def reject_extra_kwargs(kwargs: Collection[str], *, remedy: str = "Bind them to the inner model.") -> None:
-    """Refuse unknown keywords, such as typos."""
     if kwargs:
         raise InvalidParameter(f"Expected no further arguments, got {sorted(kwargs)}. {remedy}")
 
 
 def reject_unknown_arguments(function: F) -> F:
-    """Decorate a function to refuse unknown arguments and suggest known ones. Error and frames hold no value."""
+    """Suggest known arguments. Errors and frames hold no value."""
     known = inspect.signature(function).parameters.keys()
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         unknown = sorted(kwargs.keys() - known)
         arguments: list[Any] = [args, kwargs]
-        del args, kwargs  # they may be records, and error reporters read the locals of each frame
+        del args, kwargs  # error reporters read the locals of each frame
         if unknown:
             del arguments
             of = function.__qualname__.removesuffix(".__init__")
@@ -179,11 +168,10 @@ _MEANT = {
     **dict.fromkeys(("path", "ledger_path", "db"), (("ledger", "path"), "")),
     "id_key": (("text_key",), "the key 'id' for ids: rename the column"),
 }
-"""Wrong names of arguments, with the right names, and the way to write them."""
+"""Wrong argument names -> right ones, and their form."""
 
 
 def _meant(of: str, name: str, known: Collection[str]) -> str:
-    """Message on an unknown argument, without its value."""
     names, written = _MEANT.get(name, ((), ""))
     there = next((one for one in names if one in known), None) or next(
         iter(difflib.get_close_matches(name, [one for one in known if one != "self"], 1)), None
@@ -196,7 +184,6 @@ def _meant(of: str, name: str, known: Collection[str]) -> str:
 
 
 def function(name: str, given: F, *, of: str) -> F:
-    """Return a function, or refuse other types."""
     if not callable(given):
         raise InvalidParameter(
             f"Expected {name} of type {type(given).__name__} to be a function of {of}. Of a chain give its method, "
@@ -206,9 +193,8 @@ def function(name: str, given: F, *, of: str) -> F:
 
 
 def numbers(name: str, given: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """An array of numbers. Other values are not shown."""
     import numpy as np  # the package is imported without it
 
-    with contextlib.suppress(TypeError, ValueError):  # whose message may hold what was given
+    with contextlib.suppress(TypeError, ValueError):  # its message may quote the value
         return np.asarray(given, dtype=np.float64)
     raise InvalidParameter(f"Expected {name} to hold numbers in rows of one length, but it does not.")

@@ -1,4 +1,4 @@
-"""Writes files atomically, also over exceptions, kills and crashes of the machine."""
+"""Writes files atomically, also over crashes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
-    """Open a temporary file, which is renamed to ``path`` once it is on disk, or removed after an error.
-
-    ``owner_only`` sets mode 0600, without regard to the process's umask.
-    """
+    """Open a temporary file, renamed to ``path`` once it is on disk."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Expected a file, but this is a folder. Name a file in it", str(path))
     if not path.parent.is_dir():
@@ -39,19 +36,17 @@ def whole(path: Path, *, owner_only: bool = False) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes | str, *, owner_only: bool = False) -> None:
-    """Write a file atomically. A string as UTF-8. See :func:`whole`."""
     with whole(path, owner_only=owner_only) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def sync_folder(folder: str | Path) -> None:
-    """Make new and removed names of a folder survive a crash."""
+    """Make changed names survive a crash."""
     if os.name == "posix":  # elsewhere a folder cannot be synced
         sync(folder)
 
 
 def sync(path: str | Path) -> None:
-    """Make written content survive a crash."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Words of a text. In writing without spaces each letter is one."""
+"""Words of a text. Without spaces each letter is one."""
 
 from __future__ import annotations
 
@@ -13,31 +13,29 @@ UNSPACED = (
 _ALONE = f"[{UNSPACED}]"
 
 BEGINS, ENDS = rf"(?<![^\W{UNSPACED}])", rf"(?![^\W{UNSPACED}])"
-"""Patterns of the start and end of a word. Both match anywhere beside a letter that is a word."""
+"""Patterns of word ends."""
 
 _WORD = re.compile(rf"{_ALONE}|(?:(?!{_ALONE})\w)+")
 _PIECE = re.compile(rf"{_ALONE}|(?:(?!{_ALONE})\S)+")
 
 
 def words_of(text: str) -> list[str]:
-    """Runs of letters and digits."""
     return _WORD.findall(text)
 
 
 def pieces_of(text: str) -> list[str]:
-    """Pieces between white space, with punctuation."""
+    """Keep punctuation."""
     return _PIECE.findall(text)
 
 
 def written(word: str) -> str:
-    """A pattern of a word in either form of Unicode and of apostrophes, with any space between its parts."""
+    """Match any Unicode form, apostrophe and spacing."""
     forms = dict.fromkeys((word, *(unicodedata.normalize(form, word) for form in ("NFC", "NFD"))))
     patterns = "|".join(r"\s+".join(map(re.escape, form.split())) for form in forms)
     return re.sub("['\u2019]", "['\u2019]", patterns)
 
 
 def whole(word: str) -> str:
-    """A pattern of a separate word in either form of Unicode. In writing without spaces, anywhere."""
     begins, ends = ("" if re.match(_ALONE, word[at]) else edge for at, edge in ((0, BEGINS), (-1, ENDS)))
     return f"{begins}(?:{written(word)}){ends}"
 
@@ -48,7 +46,7 @@ _TO = re.compile(rf"(?<={_ALONE})|(?![^\W_{UNSPACED}])")
 
 
 def standing_alone(word: str, text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of a separate word or phrase. In writing without spaces, anywhere."""
+    """Yield start and end."""
     position = 0
     while (start := text.find(word, position)) >= 0:
         end = start + len(word)

@@ -1,1 +1,1 @@
-"""Shared by the systems: sampling of records into subsets, and separate calls of members."""
+"""Sampling of records into subsets, and isolated calls of members."""

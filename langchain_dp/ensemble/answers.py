@@ -1,8 +1,4 @@
-"""A cache of released answers: a repeated question costs nothing.
-
-Returning a released answer again is post-processing and free. Two concurrent users of one question share one release:
-the second waits for the first.
-"""
+"""A cache of released answers. Repeating one is post-processing and free."""
 
 from __future__ import annotations
 
@@ -19,16 +15,13 @@ from langchain_dp._util.fair_semaphore import in_event_loop
 Answer = TypeVar("Answer")
 
 KEPT = 10_000
-"""Default size of the cache: the default number of queries."""
 
 
 class AnswerCache(forks.ForkSafe, Generic[Answer]):
-    """Released answers by question, and the questions in progress. Thread-safe. Holds released values only.
+    """Released answers and questions in progress, least recently used dropped first.
 
-    A caller that claims a question and gets None must answer and settle it. So claim it inside the ``try`` whose
-    ``finally`` settles it, under one ``owner``. Settling a question of another owner wakes nobody. A new epoch drops
-    the answers of earlier ones, also those in progress. ``most`` bounds the size. The least recently used answer goes
-    first.
+    Claim a question inside the ``try`` whose ``finally`` settles it. A new epoch drops earlier answers, also in
+    progress.
     """
 
     def __init__(self, most: int = KEPT) -> None:
@@ -43,12 +36,10 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
         return len(self._answers)
 
     def invalidate_before(self, epoch: int) -> None:
-        """Drop every answer of an earlier epoch."""
         with self._lock:
             self._refresh(epoch)
 
     def _refresh(self, epoch: int) -> bool:
-        """Drop the answers of earlier epochs. Return whether this epoch is the newest."""
         if epoch > self._epoch:
             self._epoch = epoch
             self._answers.clear()
@@ -64,18 +55,16 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
         self._under_way = {}
 
     def kept(self, question: Hashable, epoch: int = 0) -> Answer | None:
-        """Return the cached answer, if any, without a claim or a wait."""
         with self._lock:
             return self._find(question, epoch)
 
     def take(self, question: Hashable, epoch: int = 0) -> Answer | None:
-        """Return the cached answer and drop it: only one caller gets it."""
+        """Only one caller gets the answer."""
         with self._lock:
             answer = self._find(question, epoch)
             return None if answer is None else self._answers.pop(question)
 
     def keep(self, question: Hashable, answer: Answer, epoch: int = 0) -> None:
-        """Store an answer that nobody claimed."""
         with self._lock:
             self._store(question, answer, epoch)
 
@@ -87,22 +76,21 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
                 self._answers.popitem(last=False)
 
     def claim(self, question: Hashable, epoch: int = 0, owner: object = None) -> Answer | None:
-        """Wait for an answer, or for the right to answer (None)."""
+        """Wait for an answer. None: the caller must answer."""
         while isinstance(answer := self._look(question, epoch, owner), concurrent.futures.Future):
-            if in_event_loop():  # on its own thread waiting could hang: answer once more, at a price
+            if in_event_loop():  # waiting on the loop's thread could hang: charge another release
                 return None
             answer.result()
         return answer
 
     async def aclaim(self, question: Hashable, epoch: int = 0) -> Answer | None:
-        """Async version of :meth:`claim`."""
         while isinstance(answer := self._look(question, epoch, None), concurrent.futures.Future):
-            # shielded: a waiter that is cancelled must not cancel the future that the others wait for
+            # A cancelled waiter must not cancel the others' future.
             await asyncio.shield(asyncio.wrap_future(answer))
         return answer
 
     def _look(self, question: Hashable, epoch: int, owner: object) -> Answer | concurrent.futures.Future[None] | None:
-        """Return the answer, or a future to wait for, or None with the right to answer."""
+        """Return the answer, a future, or None: the caller must answer."""
         with self._lock:
             if (answer := self._find(question, epoch)) is not None:
                 return answer
@@ -112,7 +100,7 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
             return None
 
     def settle(self, question: Hashable, answer: Answer | None, epoch: int = 0, owner: object = None) -> None:
-        """Store the answer (None: the release failed) and wake the waiters."""
+        """Store the answer, if any, and wake the waiters."""
         with self._lock:
             if answer is not None:
                 self._store(question, answer, epoch)

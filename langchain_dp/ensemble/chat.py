@@ -1,4 +1,4 @@
-"""Base of the private chat models: the chain's cache only, and replies with a certificate."""
+"""Base of the private chat models."""
 
 from __future__ import annotations
 
@@ -22,14 +22,9 @@ from langchain_dp.isolation.calls import in_own_thread
 
 
 class PrivateChat(ChecksBatches, BaseChatModel):
-    """A chat model whose replies are private releases of a chain.
+    """A chat model of private releases, without tools and LangChain's caches."""
 
-    Raises:
-        InvalidParameter: A LangChain cache is requested, or tools are bound.
-    """
-
-    # LangChain's caches cannot tell two chains apart, and would keep answers of forgotten records: the chain keeps its
-    # own.
+    # LangChain's caches mix chains and keep answers of forgotten records.
     cache: BaseCache | bool | None = Field(default=False, exclude=True)
 
     def __init__(self, **kwargs: Any) -> None:
@@ -44,7 +39,7 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
     @property
     def _chain(self) -> Any:
-        """The chain, with ``certificate_model``, ``count_tokens`` and a check of one question."""
+        """The chain behind the model."""
         raise NotImplementedError
 
     def _checked_question(self, question: Any) -> str:
@@ -58,11 +53,9 @@ class PrivateChat(ChecksBatches, BaseChatModel):
         return str(self._chain._checked_question(messages))
 
     def generate(self, messages: list[list[BaseMessage]], *args: Any, **kwargs: Any) -> LLMResult:
-        """Generate like LangChain, but find a refused question of several before one is charged."""
         return super().generate(self._looked_at(messages, len(messages) < 2), *args, **kwargs)
 
     async def agenerate(self, messages: list[list[BaseMessage]], *args: Any, **kwargs: Any) -> LLMResult:
-        """Async version of :meth:`generate`."""
         checked = await in_own_thread(self._looked_at, messages, len(messages) < 2)
         return await super().agenerate(checked, *args, **kwargs)
 
@@ -70,11 +63,10 @@ class PrivateChat(ChecksBatches, BaseChatModel):
         return [(name.removeprefix("_"), chain) for name, chain in (self.__pydantic_private__ or {}).items()]
 
     def get_num_tokens(self, text: str) -> int:
-        """Return the model's tokens of a text, or an estimate. LangChain's method would download another tokenizer."""
+        """LangChain's method would download another tokenizer."""
         return int(self._chain.count_tokens(text))
 
     def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
-        """Refuse: a private answer calls no tool and fills no schema."""
         raise InvalidParameter(
             "Expected no tools and no structured output: what is released is a text, which calls none and fills no "
             "schema. Give the chain itself to an agent as a tool, by its as_tool()."
@@ -88,12 +80,11 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
 
 def check_nothing_further(kwargs: Mapping[str, Any]) -> None:
-    """Refuse bound arguments, such as tools: they would be ignored while the answer is charged."""
+    """Refuse bound arguments before a charge."""
     reject_extra_kwargs(kwargs, remedy="What is released was fixed when its budget was reserved. Unbind them.")
 
 
 def check_no_quotas(chain: str, quotas: object) -> None:
-    """Refuse a chain that must know the user."""
     if quotas is not None:
         raise InvalidParameter(
             f"Expected a {chain} without quotas=: LangChain does not tell a chat model who asks. Use the {chain} "
@@ -102,7 +93,6 @@ def check_no_quotas(chain: str, quotas: object) -> None:
 
 
 def stop_strings(stop: object) -> tuple[str, ...]:
-    """Return the strings that cut a reply."""
     strings: tuple[object, ...] = () if stop is None else (stop,)
     if isinstance(stop, Iterable) and not isinstance(stop, str):
         strings = tuple(stop)
@@ -114,11 +104,7 @@ def stop_strings(stop: object) -> tuple[str, ...]:
 def reply_metadata(
     certificate: PrivacyCertificate, count: Callable[[str], int], *, asked: str, said: str
 ) -> dict[str, Any]:
-    """Return the fields of a reply beside its content.
-
-    If tokens cannot be counted, a reply has no usage: it is paid for and leaves. The number of tokens in the private
-    records is private.
-    """
+    """Omit the usage if tokens cannot be counted."""
     fields: dict[str, Any] = {"response_metadata": {"dp": certificate.to_dict(), "model_name": certificate.model}}
     with contextlib.suppress(ModelUnavailable, InvalidParameter):
         read, written = count(asked), count(said)

@@ -1,4 +1,4 @@
-"""Calls of an engine on private texts, in which no member can affect another member's answer."""
+"""Calls of an engine in which no member affects another's answer."""
 
 from __future__ import annotations
 
@@ -19,24 +19,18 @@ _PLAIN = "This is a test."
 
 
 class MemberEngine(Protocol):
-    """An engine that reads the prompts of members and may cache them."""
+    """An engine that may cache members' prompts."""
 
-    def count_tokens(self, text: str) -> int:
-        """Return the tokens of a text."""
-        ...
+    def count_tokens(self, text: str) -> int: ...
 
-    def forget(self, *members: Hashable) -> None:
-        """Drop all caches of these members."""
-        ...
+    def forget(self, *members: Hashable) -> None: ...
 
 
 def is_remote(engine: object) -> bool:
-    """Return whether the engine calls a server. It then gets one public prompt beside its members."""
     return getattr(engine, "remote", False) is True
 
 
 def count_or_estimate(engine: MemberEngine, text: str) -> int:
-    """Count the tokens of a private text. The engine's logs, warnings and traces are dropped."""
     result = call_engine(lambda: engine.count_tokens(text))
     if result.failure:
         raise ModelUnavailable(f"The engine failed to count tokens ({result.failure}); its text is withheld.")
@@ -44,7 +38,7 @@ def count_or_estimate(engine: MemberEngine, text: str) -> int:
 
 
 def asked_publicly(ask: Callable[[], Answer]) -> Answer:
-    """Return an engine's answer to a public text, before anything is charged."""
+    """Call an engine with a public text. Its errors may be shown."""
     result = call_engine(ask)
     if result.error is not None:
         raise result.error
@@ -54,7 +48,6 @@ def asked_publicly(ask: Callable[[], Answer]) -> Answer:
 
 
 def count_publicly(engine: MemberEngine, text: str) -> int:
-    """Count the tokens of a public text."""
     try:
         return asked_publicly(lambda: engine.count_tokens(text))
     except ModelUnavailable as error:
@@ -67,7 +60,6 @@ def count_publicly(engine: MemberEngine, text: str) -> int:
 
 
 def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:
-    """Return one member's scores as ``length`` numbers. None if they are invalid. Private."""
     row: npt.NDArray[np.float64] | None
     if type(scores) is np.ndarray and scores.dtype.kind == "f":  # no code of the engine's runs here
         row = np.asarray(scores, dtype=np.float64)
@@ -79,11 +71,9 @@ def row_of(scores: object, length: int) -> npt.NDArray[np.float64] | None:
 def ask_together(
     ask: Callable[[Sequence[Member]], list[Answer | None]], members: Sequence[Member]
 ) -> list[Answer | None]:
-    """Return the answers of ``ask``, one per member. None for a member whose content breaks the call.
+    """Return one answer per member, None for a failure.
 
-    If the joint call fails, or misses an answer, every member is asked alone, so that one member's content cannot
-    silence another's. Exceptions of any kind are dropped, for they may hold private text. Ctrl-C and a cancellation of
-    the caller pass. One that the engine raises is an abstention like any other failure.
+    If the joint call fails, every member is asked alone. Exceptions may hold private text and are dropped.
     """
     if not members:
         return []
@@ -96,20 +86,16 @@ def ask_together(
 
 
 def opaque(secret: bytes, *parts: object) -> str:
-    """Return a key for an engine's cache that does not reveal the member.
-
-    ``secret`` is 32 bytes drawn for this purpose alone, not a key of coins. ``parts`` identify member and content.
-    """
+    """Return a cache key that does not reveal the member."""
     return hashlib.blake2b(json.dumps(parts).encode(), key=secret, digest_size=16).hexdigest()
 
 
 def forget_members(engine: MemberEngine, *members: Hashable) -> str:
-    """Drop an engine's caches of members. Return the type of its error, which may depend on their content, or ""."""
+    """Return the type of a failure, which may be private."""
     return call_engine(lambda: engine.forget(*members)).failure
 
 
 def forget_for_good(engine: MemberEngine, *members: Hashable) -> None:
-    """Drop an engine's cache of a record that its owner removes."""
     if failure := forget_members(engine, *members):
         raise ModelUnavailable(
             f"The engine failed to forget ({failure}; its text is withheld): it may keep what it was shown of the "

@@ -1,8 +1,4 @@
-"""Truncation of private texts that are longer than the model's context.
-
-A member that does not fit would be left out. That is private, so nobody could be told: long records would leave only
-noise.
-"""
+"""Truncation of private texts: a member that does not fit abstains silently."""
 
 from __future__ import annotations
 
@@ -16,35 +12,26 @@ from langchain_dp.ensemble.engine_calls import MemberEngine, count_or_estimate, 
 from langchain_dp.errors import ModelUnavailable
 
 LEAST = 16
-"""Least tokens of a private text in a prompt: fewer would release little but noise."""
 _KEPT = 10_000
 _JOINTS = 4  # additional tokens of joined parts
 
 
 class PromptBudget:
-    """Truncates the texts of one member so that its prompt fits, by its own texts and public numbers alone.
-
-    Its cache is not thread-safe, which is harmless.
-    """
+    """Truncates one member's texts by them and public numbers alone."""
 
     def __init__(self, engine: MemberEngine) -> None:
         self._engine = engine
         self._key = secrets.token_bytes(32)
-        self._found: OrderedDict[bytes, int] = OrderedDict()  # by a digest: no text is kept here
+        self._found: OrderedDict[bytes, int] = OrderedDict()  # by digest, without text
 
     def remaining(self, limit: int, *public: str, more: int = 0) -> int:
-        """Return the tokens left for private texts in a prompt of ``limit``, beside public texts and ``more``."""
         return limit - sum(count_publicly(self._engine, text) for text in public) - more - _JOINTS
 
     def truncate(self, texts: Sequence[str], *, whole: Callable[[Sequence[str]], str], tokens: int) -> list[str]:
-        """Cut the longest texts of one member to one length, at a blank if possible, so that ``whole(texts)`` has
-        ``tokens``.
-
-        A length whose tokens cannot be counted is too long, this once. If no length can be counted, nothing is cut.
-        """
+        """Cut the longest texts so that ``whole(texts)`` has ``tokens``."""
         if len(whole(texts).encode()) <= tokens:  # no token is shorter than a byte
             return list(texts)
-        # Not by the prompt alone: texts that hold what stands between texts make the same one, and are cut otherwise.
+        # The prompt alone is ambiguous: texts may contain the separators.
         content = json.dumps([tokens, list(texts), whole(texts)]).encode()
         digest = hashlib.blake2b(content, key=self._key, digest_size=16).digest()
         if digest in self._found:
@@ -57,13 +44,12 @@ class PromptBudget:
         return [beginning(text, most) for text in texts]
 
     def _longest(self, texts: Sequence[str], whole: Callable[[Sequence[str]], str], tokens: int) -> tuple[int, bool]:
-        """Return the characters per text, and whether they were counted: a failure may pass."""
         counts: dict[int, int | None] = {}
 
         def fits(characters: int) -> bool:
             try:
                 count = count_or_estimate(self._engine, whole([beginning(text, characters) for text in texts]))
-            except ModelUnavailable:  # of a private text: a server may refuse to read what is too long
+            except ModelUnavailable:  # a server may refuse a long private text
                 counts[characters] = None
                 return False
             counts[characters] = count
@@ -76,13 +62,13 @@ class PromptBudget:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
-        if all(count is None for count in counts.values()):  # the engine itself says what becomes of this member
+        if all(count is None for count in counts.values()):  # the engine itself decides about this member
             return most, False
         return low, counts.get(high) is not None
 
 
 def beginning(text: str, characters: int) -> str:
-    """Return the first ``characters`` of a text, without a truncated word."""
+    """Cut a text, but not within a word."""
     if len(text) <= characters:
         return text
     cut = text[:characters]

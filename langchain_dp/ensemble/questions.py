@@ -1,4 +1,4 @@
-"""Questions in LangChain's forms as template variables, and their users."""
+"""Questions in LangChain's forms, and their users."""
 
 from __future__ import annotations
 
@@ -19,25 +19,21 @@ from langchain_dp.records import TEXT_OR_NUMBER, encodable, is_missing
 from langchain_dp.records.tables import fields_of
 
 HISTORY = "history"
-"""The variable for the messages before the question."""
 
 USER_ID = "user_id"
-"""Key of the user among a config's ``configurable`` values."""
 
 Question = str | Mapping[str, Any] | BaseMessage | Sequence[Any] | PromptValue | Document
-"""A question: a string. A mapping with the template's variables. A message. A list of messages, of which the last
-human one is the question. The state of a graph, which holds such a list under ``messages``. A prompt value. A document.
-Other objects with named fields, such as pydantic objects, dataclasses or named tuples, count as mappings.
+"""A string, mapping of variables, message, messages, graph state, prompt value or document.
+
+The last human message is the question. Objects with named fields count as mappings.
 """
 
 
 def variables_of(template: str) -> tuple[str, ...]:
-    """Return the names of a template's variables, in order, each once. ValueError: A brace stands alone."""
     return tuple(dict.fromkeys(name for _, name, _, _ in string.Formatter().parse(template) if name is not None))
 
 
 def check_text(name: str, text: object) -> None:
-    """Raise InvalidParameter unless a public text is a str that UTF-8 can encode."""
     if not isinstance(text, str):
         raise InvalidParameter(f"Expected {name} of type {type(text).__name__} to be a str.")
     if not encodable(text):
@@ -45,10 +41,7 @@ def check_text(name: str, text: object) -> None:
 
 
 def check_template(name: str, template: object, *, known: Collection[str] | None = None) -> None:
-    """Check a public template before a budget is reserved.
-
-    ``known`` names the variables that it may hold, or none of them. None: at least one, of any name.
-    """
+    """``known`` lists the allowed variables. None requires one."""
     check_text(name, template)
     template = str(template)
     try:
@@ -66,11 +59,7 @@ def check_template(name: str, template: object, *, known: Collection[str] | None
 
 
 def question_fields(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, Any]:
-    """Return values of a template's variables. Missing ones are left out.
-
-    The text of a question without fields is ``text``, or else the first variable except ``history``. A template with
-    ``history`` gets the earlier messages, or "". A mapping may say ``text_key`` for ``text``, as the examples do.
-    """
+    """A plain text fills ``text``, or else the first variable except ``history``."""
     main = "text" if "text" in variables else next((name for name in variables if name != HISTORY), variables[0])
     past = {HISTORY: ""} if HISTORY in variables and main != HISTORY else {}
     if isinstance(question, StringPromptValue):
@@ -103,7 +92,6 @@ def question_fields(question: object, variables: Sequence[str], *, text_key: str
 
 
 def question_texts(question: object, variables: Sequence[str], *, text_key: str = "text") -> dict[str, str]:
-    """Return the stripped values of a template's variables. Arguments as in :func:`question_fields`."""
     fields = question_fields(question, variables, text_key=text_key)
     if missing := [name for name in variables if name not in fields]:
         alone = "a str or " if len([name for name in variables if name != HISTORY]) == 1 else ""
@@ -122,7 +110,7 @@ def question_texts(question: object, variables: Sequence[str], *, text_key: str 
 
 
 def _text_of(message: BaseMessage) -> str:
-    """Return the text of a message without other blocks: an ignored image is no question."""
+    """Refuse an image instead of ignoring it."""
     blocks = message.content if isinstance(message.content, list) else []
     if any(not isinstance(block, str) and block.get("type") != "text" for block in blocks):
         raise InvalidParameter(
@@ -133,7 +121,6 @@ def _text_of(message: BaseMessage) -> str:
 
 
 def user_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
-    """Return the user if the plan has quotas, else None. PlanError: The config names no user with a quota."""
     if plan.quotas is None:
         return None
     account = plan.account_of(((config or {}).get("configurable") or {}).get(USER_ID))
@@ -141,7 +128,6 @@ def user_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
 
 
 def user_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
-    """Return the config fields for LangChain's schemas: the user, if the plan has quotas."""
     if plan.quotas is None:
         return []
     return [
@@ -150,7 +136,7 @@ def user_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
 
 
 def as_messages(given: Sequence[Any]) -> list[BaseMessage] | None:
-    """Convert to messages, or return None. LangChain's own error may quote the text."""
+    """Return None on failure: LangChain's error may quote the text."""
     with contextlib.suppress(Exception):
         return convert_to_messages(list(given))
     return None
@@ -183,29 +169,25 @@ def _last_human(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], Bas
 
 
 class ChecksBatches:
-    """Mixin that checks all questions of a batch before the first is charged."""
+    """Checks all questions of a batch before the first charge."""
 
     def batch(self, inputs: list[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any) -> list[Any]:
-        """Run a batch. Unless exceptions are returned, a refused question is found before one is charged."""
         questions = self._looked_at(inputs, return_exceptions)
         return super().batch(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]  # of the Runnable beside it
 
     async def abatch(self, inputs: list[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any) -> list[Any]:
-        """Async version of :meth:`batch`."""
         questions = await in_own_thread(self._looked_at, inputs, return_exceptions)
         return await super().abatch(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
 
     def batch_as_completed(
         self, inputs: Sequence[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any
     ) -> Iterator[Any]:
-        """Run :meth:`batch` and yield each answer when it is ready."""
         questions = self._looked_at(inputs, return_exceptions)
         return super().batch_as_completed(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
 
     def abatch_as_completed(
         self, inputs: Sequence[Any], *args: Any, return_exceptions: bool = False, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """Async version of :meth:`batch_as_completed`."""
         questions = self._looked_at(inputs, return_exceptions)
         return super().abatch_as_completed(questions, *args, return_exceptions=return_exceptions, **kwargs)  # type: ignore[misc, no-any-return]
 
@@ -224,5 +206,4 @@ class ChecksBatches:
         return questions
 
     def _checked_question(self, question: Any) -> str:
-        """Return the question's text, or raise InvalidParameter."""
         raise NotImplementedError

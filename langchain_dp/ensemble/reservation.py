@@ -1,4 +1,4 @@
-"""The plan that a private run reserves in its ledger, or finds there after a restart."""
+"""The plan of a private run in its ledger."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
 LedgerOrPath = PrivacyLedger | str | os.PathLike[str]
-"""A ledger, or the path of one that is opened with the whole budget."""
-_ROUNDING = 1 + 1e-9  # what is left is a difference of sums
+_ROUNDING = 1 + 1e-9  # the rest is a difference of sums
 
 
 @dataclasses.dataclass(frozen=True)
 class Reservation:
-    """A reserved plan with its sampling constants and its share of the ledger."""
+    """A reserved plan, its sampling constants and its share."""
 
     plan: LedgerPlan
     scheme: Scheme
@@ -30,7 +29,6 @@ R = TypeVar("R")
 
 
 def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], resumed: Callable[[LedgerPlan], R]) -> R:
-    """Resume the ledger's plan of this name with ``resumed``, or reserve one with ``new``."""
     if (plan := ledger.plan(name)) is not None:
         return resumed(plan)
     try:
@@ -44,7 +42,6 @@ def reserved_once(ledger: PrivacyLedger, name: str, *, new: Callable[[], R], res
 def check_same(
     plan: LedgerPlan, asked: Mapping[str, tuple[object, object]], budget: PrivacyBudget | None, whose: str
 ) -> None:
-    """Raise PlanError, with the settings that differ, if a plan was reserved for other ones: (old, new) per name."""
     settings = dict(asked)
     if budget is not None:
         settings["budget.epsilon"] = (plan.epsilon, budget.epsilon)
@@ -72,7 +69,7 @@ def check_promise(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, not
         raise InvalidParameter(
             "Expected budget= beside ledger= of a path: it is what the file may spend in all. Give PrivacyBudget(3.0)."
         )
-    # A ledger is charged for private releases only: its own certificate counts them as private.
+    # A ledger's certificate counts every charge as private.
     if ledger is not None and not_private_seed is not None:
         raise InvalidParameter(
             f"Expected not_private_seed={not_private_seed} without a shared ledger, whose certificate would count "
@@ -81,7 +78,6 @@ def check_promise(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, not
 
 
 def ledger_for(budget: PrivacyBudget | None, ledger: LedgerOrPath | None) -> PrivacyLedger:
-    """Return the ledger to charge: the given one, if its neighbors fit, or a new one in memory or at the given path."""
     if not isinstance(ledger, PrivacyLedger):
         assert budget is not None  # check_promise
         return PrivacyLedger(budget, ledger)
@@ -94,7 +90,6 @@ def ledger_for(budget: PrivacyBudget | None, ledger: LedgerOrPath | None) -> Pri
 
 
 def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
-    """Return the budget that no plan has reserved. Raise BudgetExceeded if nothing is left."""
     epsilon, delta = ledger.reserved()
     left = ledger.budget.epsilon - epsilon, ledger.budget.delta - delta
     if min(left) <= 0:
@@ -108,7 +103,7 @@ def unreserved(ledger: PrivacyLedger) -> PrivacyBudget:
 
 
 def affordable(ledger: PrivacyLedger, budget: PrivacyBudget | None) -> PrivacyBudget:
-    """Return the budget that a plan would reserve (None: all that is left), or raise BudgetExceeded."""
+    """Return ``budget``, or all that is left."""
     left = unreserved(ledger)
     if budget is None:
         return left
@@ -129,7 +124,6 @@ def _refuse(ledger: PrivacyLedger, message: str, asked: str) -> NoReturn:
 
 
 def share_of(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, name: str) -> PrivacyBudget:
-    """Return the budget of a run: ``budget``, or that of the run's plan, or all that is unreserved."""
     if budget is not None:
         return budget
     assert isinstance(ledger, PrivacyLedger)  # check_promise

@@ -1,9 +1,7 @@
-"""Private runs that write text: their journal, their lock, and how LangChain starts them.
+"""Private runs that write text: journal, lock and start.
 
-A run charges durably before the model sees a record. It stores each outcome in its journal before the outcome leaves.
-The journal lies in the ledger beside the charges, so both are always from one moment. A charge without an outcome is
-lost, and never drawn a second time. The journal holds keyed digests of the records, and the key of the run's coins
-under a mask of the ledger's key.
+A run charges before the model sees a record, and stores each outcome before it leaves. A lost outcome is never drawn
+again.
 """
 
 from __future__ import annotations
@@ -35,23 +33,18 @@ from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
 
 CANCELLED = "The run was cancelled. What was drawn is kept: invoke again to go on with it."
-"""Message of a run that its caller cancelled."""
 TRIES = 5
-"""Number of resumptions without another token before a run gives a text up: one of its members may be what ends
-the process."""
+"""Resumptions without progress, after which a text is abandoned."""
 _SHOWN = "<private examples>"
-"""Input as callbacks see it."""
 
 Halted = Callable[[], bool]
-"""True once the caller has cancelled the run."""
 
 
 @dataclasses.dataclass(repr=False, kw_only=True)
 class RunJournal(abc.ABC):
-    """Journal of one run. It holds released values, settings and digests, and no record.
+    """Journal of one run, without any record.
 
-    ``key`` is the secret key of the run's coins, ``masked_key`` its stored form, ``data`` the keyed digest of the
-    records. ``plan`` is None before the plan is reserved. ``kept`` is the stored state of the journal, or "".
+    ``key`` draws the run's coins. ``data`` is the records' keyed digest. ``kept`` is the stored state.
     """
 
     VERSION: ClassVar[int]
@@ -65,27 +58,25 @@ class RunJournal(abc.ABC):
 
     @abc.abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return the other fields, as values for JSON."""
+        """Return the other fields for JSON."""
 
     @classmethod
     @abc.abstractmethod
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
-        """Read the result of :meth:`state` and the common fields. Damage raises any builtin error."""
+        """Damage raises any builtin error."""
 
     def text(self) -> str:
-        """Return the journal as the ledger stores it."""
         common = {"key": self.masked_key, "settings": dict(self.settings), "data": self.data}
         return json.dumps({"version": self.VERSION, **common, **self.state()})
 
     def save(self) -> None:
-        """Write the journal durably in place of the state that this object wrote or read last, or raise LedgerError."""
+        """Durably replace this object's last state."""
         now = self.text()
         if now != self.kept and self.plan is not None:
             self.plan.save_journal(now, expected=self.kept)
             self.kept = now
 
     def update(self, **changes: Any) -> None:
-        """Save the journal with these changes, and only then change this object, which other threads may read."""
         changed = dataclasses.replace(self, **changes)
         changed.save()
         for name in (*changes, "kept"):
@@ -93,7 +84,6 @@ class RunJournal(abc.ABC):
 
     @classmethod
     def load(cls, ledger: PrivacyLedger, plan: LedgerPlan) -> Self:
-        """Read the journal of a run that has started."""
         if not plan.journal:
             raise PlanError(
                 f"The ledger holds a plan {plan.name!r}, but no journal of its run: it cannot be resumed. Give this "
@@ -123,7 +113,7 @@ class RunJournal(abc.ABC):
 
 
 class PrivateRun:
-    """Base of a Runnable's one private run. Not thread-safe: its owner holds a lock."""
+    """Base of a Runnable's one private run. Its owner holds a lock."""
 
     def __init__(
         self,
@@ -145,14 +135,12 @@ class PrivateRun:
 
     @property
     def neighbors(self) -> Neighbors:
-        """Neighbors of the promise."""
         return self._ledger.budget.neighbors
 
     def _public_settings(self) -> dict[str, Any]:
         return {**self._settings.public(), "name": self._name, "model": self._engine.name}
 
     def _new_journal(self, records: PrivateRecords) -> dict[str, Any]:
-        """Return the common fields of a new run's journal."""
         key = secret_key(self._rng)
         return {
             "settings": self._public_settings(),
@@ -162,15 +150,11 @@ class PrivateRun:
         }
 
     def _digest(self, records: PrivateRecords, key: bytes) -> str:
-        """Return the keyed digest of the records as the templates show them."""
         return fingerprint(record_digests(records, key, self._settings.prompts.variables), key)
 
 
 class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
-    """Base of the Runnables with one private run: examples in, released text out.
-
-    Callbacks of the run see neither the examples nor their number.
-    """
+    """Base of these Runnables. Callbacks see neither examples nor their number."""
 
     name: str
     _working: ClassVar[str]
@@ -182,10 +166,10 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
 
     @abc.abstractmethod
     def _run(self, records: PrivateRecords, halted: Halted) -> Any:
-        """Start or resume the run. ``halted`` is checked before every call of the model."""
+        """Check ``halted`` before every call."""
 
     def _execute(self, held: PrivateArgs, config: RunnableConfig | None, halted: Halted = lambda: False) -> Any:
-        # Before LangChain's run: errors about an example are no callback's business.
+        # Before LangChain's run, so that callbacks see no error about an example.
         records = run_redacted(self._checked, held, READING)
         results: list[Any] = []
 
@@ -200,7 +184,6 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
         return result
 
     async def _aexecute(self, held: PrivateArgs, config: RunnableConfig | None) -> Any:
-        """Run in a worker thread, which stops before its next call when cancelled."""
         cancelled = threading.Event()
         try:
             return await run_in_executor(config, self._execute, held, config, cancelled.is_set)
@@ -225,18 +208,15 @@ class RunRunnable(KeepsExamples, Runnable[Examples | None, Any]):
 
 
 def secret_key(rng: Randomness) -> bytes:
-    """Return the key of a run's coins, 32 bytes: from the operating system, or from a non-private seed."""
     return secrets.token_bytes(32) if rng.private else rng.randbelow(2**256).to_bytes(32, "big")
 
 
 def changed_settings(kept: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Return the names of the settings that differ."""
     now = json.loads(json.dumps(dict(asked)))
     return sorted(key for key in kept.keys() | now.keys() if kept.get(key) != now.get(key))
 
 
 def check_settings(name: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Raise PlanError unless a run was started with the current settings."""
     if changed := changed_settings(kept, asked):
         raise PlanError(
             f"The run {name!r} was started with other settings: {', '.join(changed)} changed. Keep the old ones to "
@@ -246,11 +226,7 @@ def check_settings(name: str, kept: Mapping[str, Any], asked: Mapping[str, Any])
 
 @contextlib.contextmanager
 def run_lock(ledger: PrivacyLedger, name: str, who: str = "chain") -> Iterator[None]:
-    """Hold the lock of a run, so that two processes cannot resume it at the same time.
-
-    The lock lies with the ledger: in memory, in an empty file beside the ledger's, or in its database. It is released
-    when its holder dies. ``who`` names the kind of Runnable in the error.
-    """
+    """Keep two processes from resuming a run."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(ledger._store.backend.run_lock(name))
@@ -262,13 +238,11 @@ def run_lock(ledger: PrivacyLedger, name: str, who: str = "chain") -> Iterator[N
 
 
 def masked(ledger: PrivacyLedger, key: bytes) -> str:
-    """Return a key of 32 bytes in masked form, for a journal."""
     salt = secrets.token_bytes(32)
     return (salt + _mask(ledger, key, salt)).hex()
 
 
 def unmasked(ledger: PrivacyLedger, text: str) -> bytes:
-    """Invert :func:`masked`. Raise ValueError for an invalid text."""
     both = bytes.fromhex(text)
     if len(both) != 64:
         raise ValueError
@@ -276,15 +250,12 @@ def unmasked(ledger: PrivacyLedger, text: str) -> bytes:
 
 
 def _mask(ledger: PrivacyLedger, key: bytes, salt: bytes) -> bytes:
-    """XOR a key of 32 bytes with a pad used for it alone."""
+    """XOR with a pad used once."""
     return bytes(one ^ other for one, other in zip(key, ledger.digest("run key", salt.hex()), strict=True))
 
 
 def record_digests(records: PrivateRecords, key: bytes, variables: Iterable[str]) -> dict[str, bytes]:
-    """Return a keyed digest of each record with its id, to detect changed records.
-
-    Only ``variables`` and the label count: a set in another field has no stable order across processes.
-    """
+    """Digest ids, labels and ``variables``, which have a stable order."""
     shown = sorted({*variables, "label"})
 
     def mark(name: str) -> bytes:
@@ -295,5 +266,4 @@ def record_digests(records: PrivateRecords, key: bytes, variables: Iterable[str]
 
 
 def fingerprint(seen: Mapping[str, bytes], key: bytes) -> str:
-    """Return a keyed hash of all records, in their order."""
     return hmac.new(key, b"".join(seen.values()), hashlib.sha256).hexdigest()

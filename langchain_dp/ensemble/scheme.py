@@ -1,4 +1,4 @@
-"""Public sampling constants: how records take part in a release."""
+"""Public sampling constants."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from langchain_dp.errors import InvalidParameter
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-    """Assignment of records to subsets, and participation in a release. Public. ``dataclasses.asdict`` saves it.
+    """Public options for the assignment of records to subsets, and their participation.
 
     Args:
-        scheme: "fixed": subsets are cut once and each takes part by a coin (less noise, caches are kept). "resample":
-            subsets are dealt again for every release, as in the papers.
-        partitions: Number of subsets K under "fixed". None: the number of records // ``shots`` if it is public.
-            Required under add/remove.
+        scheme: "fixed": subsets are cut once, and each takes part by a coin (less noise, reusable caches). "resample":
+            new subsets for every release, as in the papers.
+        partitions: Number of subsets K under "fixed". None: the public number of records // ``shots``. Required under
+            add/remove.
         probability: Rate q of subsets ("fixed") or records ("resample"). None: ``subsets`` are expected. Required under
             add/remove.
 
@@ -49,7 +49,6 @@ class SamplingOptions:
 
 
 def sampling_from(given: SamplingName | SamplingOptions) -> SamplingOptions:
-    """Return sampling options. A bare name derives the rest from the number of records."""
     if isinstance(given, SamplingOptions):
         return given
     return SamplingOptions(
@@ -59,10 +58,9 @@ def sampling_from(given: SamplingName | SamplingOptions) -> SamplingOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """Public constants of sampling.
+    """Public constants: K subsets ("fixed") or N slots ("resample"), each subset or record drawn at rate q.
 
-    ``groups`` is the number K of subsets ("fixed") or N of slots per release ("resample"), and ``sampling_probability``
-    the rate q of each subset or record. ``even``: the number of records is public, so subsets may have equal size.
+    ``even``: the number of records is public.
     """
 
     sampling: SamplingName
@@ -72,14 +70,10 @@ class Scheme:
 
     @property
     def expected_subsets(self) -> float:
-        """Expected number of subsets per release (an upper bound if subsets may be empty)."""
         return self.groups * self.sampling_probability if self.sampling == "fixed" else float(self.groups)
 
     def least_records(self, records: int) -> tuple[int, str]:
-        """Return a number n, and its unit, such that delta must be far below 1/n: the records, if public.
-
-        If it is private, n is a constant that reasonable settings have at least one record for.
-        """
+        """Return a public n, with its unit: delta must be far below 1/n."""
         if self.even:
             return records, "records"
         if self.sampling == "fixed":
@@ -90,10 +84,7 @@ class Scheme:
 def choose_scheme(
     sampling: SamplingOptions, *, neighbors: Neighbors, records: int, shots: int, subsets: int, apart: int = 0
 ) -> Scheme:
-    """Derive the missing sampling parameters.
-
-    Where the number of records is private (add/remove), K and q are not derived from it. They must be given.
-    """
+    """Under add/remove, K and q must be given: the number of records is private."""
     name, partitions, probability = sampling.scheme, sampling.partitions, sampling.probability
     public = count_is_public(neighbors)
     if not public:

@@ -1,9 +1,4 @@
-"""Warns if the same private records are charged to a second ledger: both add up, and neither shows the sum.
-
-Each charged ledger leaves a note in the user's state folder. It holds keyed fingerprints of up to 64 records, and the
-ledger's id, place and epsilon. The key lies beside it, readable by the user alone. The note is no
-part of the promise. Where the folder cannot be written, there is none.
-"""
+"""Warnings for records charged to two ledgers, by keyed fingerprints in the user's state folder."""
 
 from __future__ import annotations
 
@@ -38,15 +33,11 @@ CREATE TABLE IF NOT EXISTS marks (mark BLOB NOT NULL, ledger TEXT NOT NULL, PRIM
 
 
 def note_ledger(records: PrivateRecords | CheckedShards, charged: PrivacyLedger | LedgerPlan) -> None:
-    """Note which ledger is charged for records. Warn if another one was, or if the plan was charged for other records.
-
-    Any record that both have is enough. Of larger sets the 64 smallest fingerprints are kept. Two sets that overlap by
-    a tenth are then recognized in 99 of 100 cases.
-    """
+    """Note the ledger. Warn of a second one, or of a plan's other records."""
     folder = state_folder()
     if folder is None:
         return
-    with contextlib.suppress(OSError, sqlite3.Error):  # the promise does not hang on a note
+    with contextlib.suppress(OSError, sqlite3.Error):  # a note is optional
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         marks = run_redacted(_marks, PrivateArgs(records, _key(folder)), READING)
         plan = charged.name if isinstance(charged, LedgerPlan) else None
@@ -64,7 +55,6 @@ def note_ledger(records: PrivateRecords | CheckedShards, charged: PrivacyLedger 
 
 
 def holds_other_rows(records: PrivateRecords, ledger: PrivacyLedger) -> bool:
-    """Return whether a ledger was charged for records, as far as is noted, and for none of these."""
     folder = state_folder()
     with contextlib.suppress(OSError, sqlite3.Error):
         if folder is not None and (folder / "records.sqlite").exists():
@@ -74,7 +64,6 @@ def holds_other_rows(records: PrivateRecords, ledger: PrivacyLedger) -> bool:
 
 
 def _none_known(folder: Path, marks: list[bytes], holder: str) -> bool:
-    """Return whether marks are noted of a ledger, or of a plan, and none of these."""
     with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes, notes:
         notes.executescript(_SCHEMA)
         known = notes.execute("SELECT mark FROM marks WHERE ledger = ?", (holder,)).fetchall()
@@ -103,7 +92,6 @@ def _marks(records: PrivateRecords | CheckedShards, key: bytes) -> list[bytes]:
 
 
 def _is_sample(records: PrivateRecords | CheckedShards) -> bool:
-    """Return whether the records are this package's own, which nobody needs to protect."""
     if isinstance(records, CheckedShards) or not len(records):
         return False
     text = json.dumps(records.get(records.ids()[0])["text"], ensure_ascii=False)
@@ -121,13 +109,12 @@ def _key(folder: Path) -> bytes:
 
 
 def _noted(folder: Path, marks: list[bytes], ledger: Account, plan: str | None) -> list[tuple[str, float]]:
-    """Note the ledger, and return place and epsilon of the others that know one of the marks."""
     places = ", ".join("?" * len(marks))
     with contextlib.closing(sqlite3.connect(folder / "records.sqlite", timeout=_WAIT)) as notes, notes:
         notes.executescript(_SCHEMA)
         own = _id(ledger)
         notes.execute("INSERT OR REPLACE INTO ledgers VALUES (?, ?, ?)", (own, _place(ledger), ledger.budget.epsilon))
-        holders = [own] if plan is None else [own, _id(ledger, plan)]  # a plan is in no row of ledgers: it is no other
+        holders = [own] if plan is None else [own, _id(ledger, plan)]  # plans are in no row of ledgers
         noted = [(mark, holder) for holder in holders for mark in marks]
         notes.executemany("INSERT OR IGNORE INTO marks VALUES (?, ?)", noted)
         found = notes.execute(

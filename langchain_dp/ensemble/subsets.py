@@ -1,10 +1,6 @@
 """The subset sampler: one record moves at most one vote. No I/O.
 
-"fixed": every record is assigned once to one subset, and each release includes each subset with probability q by fresh
-coins. "resample": each release Poisson-samples the records and deals them into slots.
-
-No coin depends on a record's content or on another record. Shuffling all records for each release, or cutting them
-in data-set order, would be unsound: one new record would move two or many votes.
+No coin depends on content or other records. Shuffling all records per release would move many votes.
 """
 
 from __future__ import annotations
@@ -27,13 +23,8 @@ _COIN_BITS = 256
 class FixedPartition:
     """Assigns each record to one of ``subsets`` subsets for good.
 
-    With ``even`` it cuts a secret random permutation of the slots into subsets whose sizes differ by one at most. That
-    is sound if the number of records is public (replace-one, zero-out). Otherwise every record draws its own uniform
-    coin.
-
-    Formal guarantee:
-        Replacing the record of one slot (even) or adding or removing one record (not even) changes exactly one
-        subset, for any coins.
+    Replacing a record (``even``), or adding or removing one (not ``even``), changes exactly one subset. ``even`` is
+    sound only if the number of records is public.
     """
 
     def __init__(self, record_ids: Iterable[str], subsets: int, *, even: bool, rng: Randomness) -> None:
@@ -50,21 +41,18 @@ class FixedPartition:
         return len(self._members)
 
     def members(self, subset: int) -> tuple[str, ...]:
-        """Return the record ids of a subset, oldest first. Private: neither ids nor their number may leave."""
+        """Return private record ids."""
         return tuple(self._members[subset])
 
     def add(self, record_id: str) -> int:
-        """Assign a new record by its own uniform coin and return its subset. All others stay."""
         if record_id in self._subset:
             raise InvalidParameter("Expected the record id to be new, but it is assigned already.")
         return self._put(record_id, self._rng.randbelow(len(self._members)))
 
     def subset_of(self, record_id: str) -> int:
-        """Return the subset of a record."""
         return self._subset[record_id]
 
     def forget(self, record_id: str) -> int:
-        """Remove a record and return its subset. All others stay."""
         subset = self._subset.pop(record_id)
         self._members[subset].remove(record_id)
         return subset
@@ -75,21 +63,14 @@ class FixedPartition:
         return subset
 
     def draw(self, sampling_probability: Fraction, rng: Randomness) -> list[int]:
-        """Draw the subsets of one release, each independently with this probability.
-
-        Empty subsets are drawn like any other. They abstain from the vote.
-        """
+        """Draw each subset independently, also empty ones."""
         return [subset for subset in range(len(self._members)) if bernoulli(rng, sampling_probability)]
 
 
 def resample(
     record_ids: Sequence[str], slots: int, sampling_probability: Fraction, rng: Randomness
 ) -> list[tuple[str, ...]]:
-    """Poisson-sample the records and deal each sampled one into a uniformly random slot, by fresh coins.
-
-    Formal guarantee:
-        Given the coins of all other records, one record is in at most one slot.
-    """
+    """Poisson-sample records into random slots. One record is in at most one slot."""
     dealt: list[list[str]] = [[] for _ in range(slots)]
     for record_id in record_ids:
         if bernoulli(rng, sampling_probability):
@@ -99,10 +80,7 @@ def resample(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Subset:
-    """Records shown together in one prompt. Private.
-
-    ``member`` is an opaque key of this content, never of another content nor of another sampler.
-    """
+    """Private records in one prompt. ``member`` is a key of this content alone."""
 
     member: Hashable
     record_ids: tuple[str, ...]
@@ -112,15 +90,9 @@ class Subset:
 
 
 class SubsetSampler:
-    """The subsets of private records, and those that take part in one release. Records may come and go.
+    """The subsets of private records. One record is in at most one subset of a draw.
 
-    Formal guarantee:
-        One record is in at most one of the subsets of one draw: see :class:`FixedPartition` and
-        :func:`resample`. To add or to forget a record changes one subset.
-
-    Examples:
-        >>> sampler = SubsetSampler(["a", "b", "c"], Scheme("fixed", 2, 0.5, even=True), SystemRandomness())
-        >>> [subset.record_ids for subset in sampler.draw()]  # each subset by a coin of its own
+    Changes return the former key of the subset.
     """
 
     def __init__(self, record_ids: Iterable[str], scheme: Scheme, rng: Randomness) -> None:
@@ -140,11 +112,9 @@ class SubsetSampler:
 
     @property
     def lasting(self) -> bool:
-        """Return whether subsets keep their content, so that their caches are worth keeping."""
         return self._scheme.sampling == "fixed"
 
     def draw(self) -> list[Subset]:
-        """Draw the subsets of one release by fresh coins, also empty ones, which abstain."""
         if self._fixed is not None:
             return [self._subset(place) for place in self._fixed.draw(self._rate, self._rng)]
         slots = resample(list(self._dealt), self._scheme.groups, self._rate, self._rng)
@@ -152,25 +122,21 @@ class SubsetSampler:
         return [Subset((self._key, self._draws, slot), ids) for slot, ids in enumerate(slots)]
 
     def everyone(self) -> list[Subset]:
-        """Return all fixed subsets (to warm caches). None under "resample", which has nothing to keep."""
         return [] if self._fixed is None else [self._subset(place) for place in range(len(self._fixed))]
 
     def add(self, record_id: str) -> Hashable | None:
-        """Add a record by its own coin. Return the key of its subset's former content."""
         if self._fixed is not None:
             return self._changed(self._fixed.add(record_id))
         self._dealt[record_id] = None
         return None
 
     def forget(self, record_id: str) -> Hashable | None:
-        """Remove a record. Return the key of its subset's former content."""
         if self._fixed is not None:
             return self._changed(self._fixed.forget(record_id))
         del self._dealt[record_id]
         return None
 
     def change(self, record_id: str) -> Hashable | None:
-        """Note that a record's content changed. Return the key of its subset's former content."""
         return None if self._fixed is None else self._changed(self._fixed.subset_of(record_id))
 
     def _subset(self, place: int) -> Subset:
@@ -186,14 +152,12 @@ class SubsetSampler:
 KEYED = (
     "who takes part is drawn by HMAC-SHA-256 under a secret key: this holds as far as that cannot be told from chance"
 )
-"""Note of certificates that rest on :class:`KeyedCoins`."""
 
 
 class KeyedCoins:
-    """Participation in a round, by coins that depend on a key, the round and a slot or id, not on content.
+    """Participation by HMAC-SHA-256 coins of key, round and name, never content.
 
-    The coins are independent, as far as HMAC-SHA-256 under a secret key cannot be told from chance.
-    ``names`` maps each record to its coin's name: its slot if the number of records is public, else its id.
+    ``names`` are slots if the number of records is public, else ids.
     """
 
     def __init__(self, key: bytes, names: Mapping[str, str]) -> None:
@@ -201,7 +165,7 @@ class KeyedCoins:
         self._names = dict(names)
 
     def drawn(self, number: int, rate: float) -> list[str]:
-        """Return the records of round ``number``, each with probability ``rate``, independently."""
+        """Draw each record independently."""
         bound = int(Fraction(rate) * 2**_COIN_BITS)  # a coin is below it with probability ``rate``
         return [record for record in self._names if self._coin("round", number, record) < bound]
 

@@ -16,18 +16,13 @@ from langchain_dp.mechanisms import ClippedSum, Randomness
 from langchain_dp.ports import Continuation, MemberPrompt, NextTokenScorer, Token, TokenScores
 
 INVENTED = "An example."
-"""Placeholder for a record in public prompts."""
 _MARGIN = 4  # additional tokens of joined parts
 
 
 class TextWriter:
-    """Writes one text from the clipped sums of its members.
+    """Writes one text from the clipped sums of its members, charged before.
 
-    ``end`` ends a text, beside the model's own end. ``candidates`` tokens of the public model are considered.
-
-    Formal guarantee:
-        A text is a sequence of :meth:`ClippedSum.release`, each over candidates and public weights that depend on
-        public and released text alone. It has no cost of its own: the round that drew its members is charged before.
+    Candidates and public weights depend on public and released text alone.
     """
 
     def __init__(
@@ -51,7 +46,6 @@ class TextWriter:
         before: Sequence[Token] = (),
         mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
-        """Yield the tokens of one text as they are drawn, with one private text per participating member."""
         return self.continued(
             public_prompt(head, tail),
             lambda: [MemberPrompt(head, body, tail, key) for key, body in bodies.items()],
@@ -66,13 +60,8 @@ class TextWriter:
         before: Sequence[Token] = (),
         mark: Callable[[], object] = lambda: None,
     ) -> Iterator[Token]:
-        """Yield tokens like :meth:`tokens`, after whole prompts.
-
-        ``members`` is called before every token, so that a forgotten one is gone. Head, tail and beginning are those of
-        ``public``. ``before`` are tokens of this text that the same members wrote before a restart. ``mark`` is called
-        before every draw, to store that an outcome is pending.
-        """
-        # Bound here, not at the first token: a resumed text may show its beginning before that.
+        """Call ``members`` before every token and ``mark`` before every draw."""
+        # Bound before the first token: a resumed text may show its beginning earlier.
         return self._continued(public, members, list(before), mark, forks.one_process("a text to be written"))
 
     def _continued(
@@ -94,11 +83,7 @@ class TextWriter:
             yield written[-1]
 
     def check_answers(self, public: MemberPrompt, invented: str | None = None) -> None:
-        """Score a text's public prompt, to find a dead model before anything is charged.
-
-        With ``invented``, a member's text without records, the first call scores as many members as a text has. If none
-        of them is scored, no record would be, and every text would be the public model's alone.
-        """
+        """Find a dead model before a charge. With ``invented``, first score a full set."""
         if invented is None or self._heard:
             self._public(Continuation(public, (), 0.0))
             return
@@ -117,8 +102,6 @@ class TextWriter:
         self._heard = True
 
     def can_go_on(self, public: MemberPrompt, written: Sequence[Token]) -> bool:
-        """Return whether the model can continue after these tokens, which are released or about to be."""
-
         def look() -> None:
             self.text(written)
             if not self.ended(written) and len(written) < self.noise.event.tokens:
@@ -134,10 +117,7 @@ class TextWriter:
         return False
 
     def check_room(self, head: str, tail: str, *, more: int = 0, kept: int = 0) -> int:
-        """Return the tokens left beside a text of the largest length, or raise InvalidParameter.
-
-        ``more`` is the growth of the public text, and ``kept`` the tokens kept for private texts.
-        """
+        """Return the tokens left. ``more`` is public growth, ``kept`` is for private texts."""
         room = self._engine.max_prompt_tokens - kept
         public = count_publicly(self._engine, head) + count_publicly(self._engine, tail)
         needed = public + self.noise.event.tokens + _MARGIN + more
@@ -150,7 +130,7 @@ class TextWriter:
         return room - needed
 
     def begun(self, tokens: Sequence[Token]) -> str:
-        """Return :meth:`text` of an unfinished text, without a possible beginning of its end."""
+        """Omit a possible beginning of the text's end."""
         text = self.text(tokens)
         if self.ended(tokens):
             return text
@@ -158,16 +138,13 @@ class TextWriter:
         return text[: len(text) - withheld]
 
     def text(self, tokens: Sequence[Token]) -> str:
-        """Return the text of tokens, up to its end, stripped."""
         spelt = self._engine.detokenize([token for token in tokens if token not in self._engine.end_tokens])
         return spelt.split(self._end, 1)[0].strip().strip("\ufffd")
 
     def ended(self, tokens: Sequence[Token]) -> bool:
-        """Return whether a text of these tokens has reached its own end."""
         return bool(tokens) and (tokens[-1] in self._engine.end_tokens or self._end in self._engine.detokenize(tokens))
 
     def _allowed(self, written: Sequence[Token], candidates: Sequence[Token]) -> Sequence[int]:
-        """Return the indices of the candidates that may follow, or of all candidates if none may."""
         every = range(len(candidates))
         return every if written else [at for at in every if not self._is_barren(candidates[at])] or every
 
@@ -200,7 +177,6 @@ class TextWriter:
 
 
 def check_scores(model: object) -> None:
-    """Require an engine that can write a text."""
     validate.require_instance("model", model)
     if not isinstance(model, NextTokenScorer):
         raise InvalidParameter(
@@ -210,16 +186,14 @@ def check_scores(model: object) -> None:
 
 
 def public_prompt(head: str, tail: str) -> MemberPrompt:
-    """Return the prompt without a private text."""
     return MemberPrompt(head, "", tail, ("public", head))
 
 
 def _plain(token: Token) -> Token:
-    """Return a token as a journal stores it: an engine may return numbers of a library's type."""
+    """Convert an engine's own number type."""
     return str.__str__(token) if isinstance(token, str) else operator.index(token)
 
 
 def _rows(scores: TokenScores, kept: Sequence[int]) -> list[Any]:
-    """Return each member's scores of these candidates. None for a member without valid scores."""
     rows = (row_of(row, len(scores.tokens)) for row in scores.members)
     return [None if row is None else row[list(kept)] for row in rows]

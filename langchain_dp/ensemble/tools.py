@@ -19,33 +19,26 @@ from langchain_dp.ensemble.questions import user_of
 from langchain_dp.errors import BudgetExceeded, BudgetLowWarning, InvalidParameter, PrivateDataError, QuotaExceeded
 
 ExitBehavior = Literal["error", "end", "continue"]
-"""Behavior of the tool when the plan is used up, named as in LangChain's own limits of calls."""
 
 _SOFT = 0.8
-_FEW = 10  # a plan of fewer answers is watched by eye
+_FEW = 10  # smaller plans get no warning
 
 
 class BudgetMonitor:
-    """Warns once when 80% of a plan, or of a user's quota, are used, before a charge."""
+    """Warns once when 80% of a plan or quota are used."""
 
     def __init__(self, plan: LedgerPlan, event: DpEvent, most: int) -> None:
         self._plan, self._event, self._most = plan, event, most
         self._lock = threading.Lock()
         forks.renew_lock(self)
-        # By user, and None for the plan. A value of None: warned already, or never to be warned.
+        # By user, None for the plan. The value None ends the checks.
         self._charges_to_look: dict[str | None, int | None] = {}
 
     def answers(self, user_id: str | None = None) -> int:
-        """Return how many answers are left in the plan, or in a user's quota."""
         return self._plan.remaining(self._event, user_id=user_id)
 
     def warn_if_low(self, user_id: str | None = None) -> None:
-        """Call this before every charge. ``user_id`` is the charged user if the plan has quotas.
-
-        Warns:
-            BudgetLowWarning: 80% of the plan, or of this user's quota, are used. Once. If warnings are errors, nothing
-                was charged.
-        """
+        """Call this before every charge."""
         watched: list[tuple[str | None, int, str]] = [(None, self._most, "")]
         if user_id is not None and (quotas := self._plan.quotas) is not None:
             watched.append((user_id, quotas.of(user_id) or 0, "this user's share of "))
@@ -57,7 +50,7 @@ class BudgetMonitor:
                     continue
                 left = self.answers(user)
                 low = left <= (1 - _SOFT) * most + 1e-9
-                # The ledger may be a server's: it is asked at every hundredth part of the plan.
+                # The ledger may be remote: it is asked after every hundredth part of the plan.
                 self._charges_to_look[user] = None if low else most // 100
             if low:
                 warn_caller(
@@ -68,7 +61,7 @@ class BudgetMonitor:
 
 
 class _PrivateTool(StructuredTool):
-    """A tool of a private chain, whose records must not leave the process with it."""
+    """A tool of a private chain, which cannot be pickled."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError(
@@ -88,10 +81,7 @@ def private_tool(
     exit_behavior: ExitBehavior,
     args_schema: type[BaseModel] | None = None,
 ) -> BaseTool:
-    """Return a tool that asks one question, and tells the model in a message if it gets no answer.
-
-    The plan's quotas need a user in the config. A config without one raises, which is not told to the model.
-    """
+    """Refused questions become messages. A config without a user raises."""
     validate.one_of("exit_behavior", exit_behavior, get_args(ExitBehavior))
     for given, value in (("name", name), ("description", description)):
         if not isinstance(value, str) or not value.strip():
@@ -106,8 +96,8 @@ def private_tool(
     elif missing := [one for one in variables if one not in args_schema.model_fields]:
         raise InvalidParameter(f"Expected args_schema to have the fields {list(variables)}; missing: {missing}.")
 
-    # An agent of LangChain has a way to its end only if it was built with a tool that returns directly, and looks after
-    # each call whether the tool still does. So every call says at its end how it ended, whatever others did meanwhile.
+    # An agent can end only if built with a tool that returns directly, and checks the tool after each call. So every
+    # call sets it.
     def answered(text: str) -> str:
         tool.return_direct = False
         return text
@@ -130,8 +120,8 @@ def private_tool(
             "that it could not answer."
         )
 
-    # Every error is raised anew outside of the handler, so that a tracer sees no chain of frames.
-    # A caller's tool.invoke("text") comes as an argument without a name.
+    # Errors are raised outside of the handler, so that a tracer sees no chain of frames. A caller's tool.invoke("text")
+    # comes as an argument without a name.
     def call(*texts: str, config: RunnableConfig, **arguments: Any) -> str:
         user_of(plan, config)
         try:

@@ -1,4 +1,4 @@
-"""Non-private baselines of DP-ICL: zero-shot, plain few-shot and the vote without noise."""
+"""Non-private baselines of DP-ICL."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _REASONS = {
 
 
 class NonPrivateICL(Runnable[Question, Any]):
-    """A non-private twin of a ``DPICLClassifier``, returned by its ``baseline`` method. Its certificate tells it.
+    """A non-private twin of a ``DPICLClassifier``, from its ``baseline`` method.
 
-    An answer that cannot be parsed becomes the first label, as for a release without votes before noise.
+    Without a readable answer the first label wins.
 
     Examples:
         >>> compared = chain.baseline("few-shot", private=False)
@@ -71,7 +71,7 @@ class NonPrivateICL(Runnable[Question, Any]):
         return self._call_with_config(self._answer, input, config)
 
     def invoke_with_certificate(self, question: Question, config: RunnableConfig | None = None) -> DPAnswer[Any]:
-        """Answer with a certificate that says the answer is not private."""
+        """Answer with a certificate that promises nothing."""
         return DPAnswer(self.invoke(question, config), self.certificate())
 
     def certificate(self) -> PrivacyCertificate:
@@ -103,7 +103,7 @@ class NonPrivateICL(Runnable[Question, Any]):
             votes = run_redacted(self._ask, PrivateArgs(subset_prompts), "while a model was asked")
         finally:
             if any(one.member is None for one in subset_prompts):
-                self._voter.forget(None)  # caches of no fixed subset: their records may be forgotten
+                self._voter.forget(None)  # their records may be forgotten
         if self.method == "zero-shot":
             return self._labels[votes[0] or 0]
         counts = count_votes(subset_prompts, votes, len(self._labels))

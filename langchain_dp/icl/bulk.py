@@ -1,4 +1,4 @@
-"""Labels for columns of batches in many workers, each with its own replica of one chain."""
+"""Labels for columns of batches in many workers."""
 
 from __future__ import annotations
 
@@ -17,29 +17,25 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
     """A function that labels the rows of a batch by DP-ICL, in any worker.
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
-    ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
-    frame. The result has the same type, with a new column of label names. Other columns are dropped unless
-    ``keep_columns`` names them.
+    ``mapInPandas``. A batch is a mapping of columns, an Arrow table or a pandas frame, and so is the result.
 
-    Pickling leaves the chain out: each worker builds one with ``replicas=True``, and all workers charge one plan. A
-    question is charged, drawn, stored and returned, in that order. So a batch that is retried after a worker failed
-    gets the labels of the first release free. Only questions between their charge and their store are charged twice.
-    Equal questions are one release, in all batches.
+    Each worker builds its own chain, and all workers charge one plan. A retried batch gets stored labels free. Only a
+    question whose worker failed between charge and store is charged twice.
 
     Args:
-        chain: A function without arguments that builds the classifier in each worker, and reads the examples there. It
-            is pickled with its closure, so the closure should hold no examples.
-        columns: Name of the column with the question, or names of several, which are variables of the template.
+        chain: A function that builds the classifier and reads the examples in each worker. It is pickled, so its
+            closure should hold no examples.
+        columns: Column of the question, or columns named like the template's variables.
         label: Name of the new column.
-        keep_columns: Names of columns that pass in clear.
+        keep_columns: Columns that pass in clear. Others are dropped.
 
     Raises:
-        InvalidParameter: The chain is no ``DPICLClassifier`` with ``replicas=True`` (a ledger in memory cannot have
-            it), has ``quotas``, or names contradict each other.
+        InvalidParameter: ``chain`` does not build a ``DPICLClassifier`` with ``replicas=True`` and without ``quotas``,
+            or names contradict each other.
 
     Formal guarantee:
-        That of :class:`DPICLClassifier`, over all workers and retries: all labels together are (epsilon,
-        delta)-differentially private in the examples. The rows are questions and are not protected.
+        All labels together, over all workers and retries, are (epsilon, delta)-differentially private in the examples,
+        as for :class:`DPICLClassifier`. The rows are questions and are not protected.
 
     Examples:
         >>> def chain():
@@ -75,20 +71,12 @@ class ClassifyBatches(WorksOnBatches[DPICLClassifier[Any]]):
 
     @redact_errors()
     def __call__(self, batch: B) -> B:
-        """Label one batch. Every question is checked before the first charge.
-
-        Args:
-            batch: Columns of equal length. It is not changed.
-
-        Returns:
-            The kept columns and the labels, in the batch's type and order. A row with a missing or blank question gets
-            None.
+        """Label one batch, in its type and order. A row without a question gets None.
 
         Raises:
-            InvalidParameter: A column is missing or holds other values than texts, or a question is too long. The
-                message names the row. Nothing was charged.
-            BudgetExceeded: The plan is used up. Labels released so far are stored, and free on a retry.
-            ModelUnavailable: The model does not answer. See :class:`DPICLClassifier`.
+            InvalidParameter: A column is missing, or a question is invalid. Nothing was charged.
+            BudgetExceeded: The plan is used up. Released labels are free on a retry.
+            ModelUnavailable: The model does not answer.
             LedgerError: The ledger cannot be trusted or written.
         """
         columns = Columns(batch)

@@ -1,4 +1,4 @@
-"""DP-ICL as a chat model: the last human message is the question, the reply is the label."""
+"""DP-ICL as a chat model."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from langchain_dp.records import label_name
 
 
 class ChatDPICL(PrivateChat):
-    """A chat model that answers with one of the classifier's labels, and nothing else.
+    """A chat model that replies with one of the classifier's labels.
 
-    The question is the text of the last human message. Earlier messages reach the vote only if the classifier's
-    template names ``history``, and tools never do. ``response_metadata["dp"]`` of every reply holds its certificate as
-    plain JSON values. ``stop`` cuts the released label, which is post-processing.
+    The last human message is the question. Earlier messages count only if the classifier's template names ``history``.
+    It takes no tools. ``response_metadata["dp"]`` of a reply holds its certificate. ``stop`` cuts the released label.
 
     Args:
         classifier: The private classifier that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text, or the classifier has ``quotas``, or its template has
-            variables that no conversation fills.
+        InvalidParameter: No human message has text, the classifier has ``quotas``, or a conversation cannot fill its
+            template.
 
     Formal guarantee:
-        That of the classifier. The chat model only renders released labels.
+        That of the classifier. The chat model only post-processes released labels.
 
     Examples:
         >>> chat = ChatDPICL(classifier=chain)
@@ -84,7 +83,7 @@ class ChatDPICL(PrivateChat):
     def _stream(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
-        # One chunk: there is nothing to show before the noise is drawn.
+        # One chunk: the noise is drawn once.
         yield _chunk(self._answer(messages, stop, kwargs))
 
     async def _astream(

@@ -1,4 +1,4 @@
-"""Prompts of examples and a question: plain text in three cacheable parts, or chat messages."""
+"""Prompts of examples and a question, as plain text or chat messages."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ from langchain_dp.records import TEXT_OR_NUMBER, named_words
 
 @dataclasses.dataclass(frozen=True)
 class ICLPrompt(MadeOfFields):
-    """Template of one few-shot classification prompt. All of it is public.
+    """A public template of one few-shot classification prompt.
 
     Args:
-        question: Template of one input. Its variables are keys of an example, such as "Review: {text}".
-        answer: Cue after the input, such as "Sentiment:". The label word follows it after a space.
+        question: Template of one input, such as "Review: {text}". Its variables are keys of an example.
+        answer: Cue between the input and its label word, such as "Sentiment:".
         instruction: Text before the examples. May be empty.
-        words: Label -> word that the model sees and answers. A missing label stands for itself. Labels may be given as
-            values (``{1: "positive"}``). They are stored by their names.
+        words: Label -> word that the model sees and answers. A missing label stands for itself.
 
     Raises:
-        InvalidParameter: The template has no variable, or one with a format that text does not have. Two labels share a
-            word, or a word is blank.
+        InvalidParameter: The template has no variable or an invalid format, two labels share a word, or a word is
+            blank.
 
     Examples:
         >>> prompt = ICLPrompt(question="Message: {text}", answer="Feedback:", words={1: "praise", 0: "complaint"})
@@ -65,15 +64,11 @@ class ICLPrompt(MadeOfFields):
         return variables_of(self.question)
 
     def word(self, label: str) -> str:
-        """Return the word for ``label`` in the prompt."""
+        """Return the word of a label."""
         return self.words.get(label, label)
 
     def ask(self, fields: Mapping[str, Any]) -> str:
-        """Render one input up to the cue, with white space at the ends of its values removed.
-
-        Raises:
-            InvalidParameter: A variable of the template is missing in ``fields``.
-        """
+        """Render one input with its cue. Raise InvalidParameter if a variable is missing."""
         if missing := [name for name in self.variables if name not in fields]:
             raise InvalidParameter(f"Expected the input to have the keys {list(self.variables)}; missing: {missing}.")
         if odd := [name for name in self.variables if not isinstance(fields[name], TEXT_OR_NUMBER)]:
@@ -86,7 +81,7 @@ class ICLPrompt(MadeOfFields):
         return f"{text}\n{self.answer}"
 
     def input_of(self, text: str) -> str:
-        """Remove the cue from a rendered input."""
+        """Remove the cue."""
         return text.removesuffix(f"\n{self.answer}")
 
     def head(self) -> str:
@@ -98,11 +93,11 @@ class ICLPrompt(MadeOfFields):
         return "".join(f"{question} {word}\n\n" for question, word in shots)
 
     def content_free(self) -> tuple[str, ...]:
-        """Return questions without content, for contextual calibration (Zhao et al. 2021)."""
+        """Return questions for contextual calibration (Zhao et al. 2021)."""
         return tuple(self.ask(dict.fromkeys(self.variables, blank)) for blank in ("N/A", "", "[MASK]"))
 
     def messages(self, shots: Sequence[tuple[str, str]], question: str, words: Sequence[str]) -> list[BaseMessage]:
-        """Render chat messages, with the examples as earlier turns."""
+        """Render chat messages, with examples as earlier turns."""
         rule = f"Answer with exactly one of: {', '.join(words)}. Write nothing else."
         system = f"{self.instruction}\n{rule}" if self.instruction else rule
         turns: list[BaseMessage] = [SystemMessage(system)]
@@ -112,13 +107,13 @@ class ICLPrompt(MadeOfFields):
 
 
 SST2 = ICLPrompt(question="Review: {text}", answer="Sentiment:", words={"positive": "Positive", "negative": "Negative"})
-"""Movie reviews. Template of Panda et al. 2023, Table 4. Labels positive, negative."""
+"""Movie reviews, labels positive, negative (Panda et al. 2023, Table 4)."""
 
 AMAZON = dataclasses.replace(SST2, question="Title: {title}\nReview: {text}")
-"""Product reviews with a title. Template of Panda et al. 2023, Table 4. Labels positive, negative."""
+"""Product reviews with a title, labels positive, negative (Panda et al. 2023, Table 4)."""
 
 AGNEWS = ICLPrompt(question="Article: {text}", answer="Answer:")
-"""News topics. Template of Panda et al. 2023, Table 4. Labels World, Sports, Business, Technology."""
+"""News topics, labels World, Sports, Business, Technology (Panda et al. 2023, Table 4)."""
 
 TREC = ICLPrompt(
     instruction=(
@@ -132,15 +127,12 @@ TREC = ICLPrompt(
         "entity": "Entity", "expression": "Abbreviation",
     },
 )  # fmt: skip
-"""Question types. Template of Panda et al. 2023, Table 4. Labels number, location, human, description, entity,
-expression."""
+"""Question types, labels number, location, human, description, entity, expression (Panda et al. 2023, Table 4)."""
 
 TEMPLATES: Mapping[str, ICLPrompt] = MappingProxyType({"sst2": SST2, "amazon": AMAZON, "agnews": AGNEWS, "trec": TREC})
-"""The templates above by the name of their data set."""
 
 
 def plain(labels: Sequence[str]) -> ICLPrompt:
-    """Return the default prompt for any labels."""
     validate.integer("number of labels", len(labels), at_least=2)
     return ICLPrompt(
         instruction=f"Decide which label fits each text. Labels: {', '.join(labels)}.",
@@ -150,11 +142,7 @@ def plain(labels: Sequence[str]) -> ICLPrompt:
 
 
 def prompt_from(given: object) -> ICLPrompt:
-    """Return a prompt, or read one from a text: instruction, question with variables, cue before the label.
-
-    The cue is the last line, if it names no variable except a final ``{label}``. Otherwise it is "Label:". Paragraphs
-    before the first one with a variable are the instruction.
-    """
+    """Read a prompt from a text: instruction, question with variables, cue."""
     if isinstance(given, ICLPrompt):
         return given
     if not isinstance(given, str):
@@ -189,28 +177,24 @@ INVENTED = (
     "Some text.", "Another text.", "A third text.", "One more text.", "Yet another text.", "A sixth text.",
     "A text of its own.", "A last text.",
 )  # fmt: skip
-"""PUBLIC texts without content: a small model sees how to answer, and has nothing to repeat."""
+"""PUBLIC texts without content."""
 
 _FEWEST_INVENTED = 4
 _CUE = "Label:"
 
 
 def invented_prompts(prompt: ICLPrompt, words: Sequence[str]) -> Callable[[str], SubsetPrompt]:
-    """Return a function from a question to a PUBLIC subset prompt: invented examples of alternating labels, then the
-    question.
-    """
+    """Return a function that puts PUBLIC invented examples before a question."""
     texts = INVENTED[: max(_FEWEST_INVENTED, len(words))]
     shots = tuple((_rendered(prompt, text), word) for text, word in zip(texts, itertools.cycle(words), strict=False))
     return functools.partial(SubsetPrompt, ("public", len(shots)), shots)
 
 
 def companion_text(prompt: ICLPrompt, words: Sequence[str]) -> str:
-    """Return the health probe's prompt before the question, for estimates."""
     return prompt.head() + prompt.body(invented_prompts(prompt, words)("").shots)
 
 
 def public_question(prompt: ICLPrompt) -> str:
-    """Return a PUBLIC question."""
     return _rendered(prompt, TEST_QUESTION)
 
 

@@ -1,4 +1,4 @@
-"""Release labels: charge, ask, count, add noise. Sync and async shells around the same steps."""
+"""Release labels, sync and async: charge, ask, count, add noise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DPAnswer(Generic[Label]):
 
 @dataclasses.dataclass(repr=False, eq=False, kw_only=True)
 class Releaser:
-    """The release of labels under one reservation, with a cache that makes repeated questions free."""
+    """Releases labels under one reservation. Repeated questions are free."""
 
     labels: Sequence[str]
     subset_prompts: SubsetPrompts
@@ -68,8 +68,7 @@ class Releaser:
         self.remaining = BudgetMonitor(reservation.plan, reservation.event, reservation.max_queries)
         self._min_seconds = self.model_calls.min_response_seconds or 0.0
         self._answers = AnswerCache[str](self.answer_cache_size)
-        # Under add/remove the presence of a record is private: a repeated question that costs again would show that
-        # one was forgotten. Repeating a released answer reveals nothing more.
+        # Under add/remove, charging a repeated question again would reveal that a record was forgotten.
         self._presence_is_private = not count_is_public(reservation.budget.neighbors)
         if not self._presence_is_private:
             self.subset_prompts.keep(self._answers)
@@ -77,15 +76,13 @@ class Releaser:
         self._probed = False
         self._unanswered: set[bytes] = set()  # no more than were charged
         calls = reservation.scheme.expected_subsets + self.voter.companions
-        # Few releases at a time: an outage loses what is charged, and more releases would only wait for calls.
+        # An outage loses every charge under way, and more releases would only wait.
         self._under_way = FairSemaphore(math.ceil(self.model_calls.max_concurrency / max(calls, 1.0)))
 
     def with_reservation(self, reservation: AnswerReservation) -> Releaser:
-        """Return a releaser over the same subsets and model that charges another reservation."""
         return dataclasses.replace(self, reservation=reservation, replicas=None)
 
     def _cache_epoch(self) -> int:
-        """Return the number of forgotten records over all replicas. Answers of earlier epochs are not reused."""
         if self.replicas is not None:
             self.replicas.catch_up()
         if self._presence_is_private:
@@ -93,12 +90,7 @@ class Releaser:
         return self.subset_prompts.forgotten if self.replicas is None else self.replicas.epoch
 
     def release(self, question: str, user_id: str | None = None) -> str:
-        """Answer a rendered, checked question from the cache, or by a new release charged to ``user_id``.
-
-        Raises:
-            ModelUnavailable: A public question got no answer: before the charge, or in the health probe after it. The
-                next release starts with a public test question.
-        """
+        """Answer from the cache, or charge ``user_id`` and release."""
         started = time.monotonic()
         key, epoch = _key(question), self._cache_epoch()
         answer, owner = None, object()
@@ -124,7 +116,7 @@ class Releaser:
             self._answers.settle(key, answer, epoch, owner)
 
     async def arelease(self, question: str, user_id: str | None = None) -> str:
-        """Run :meth:`release` async. A cancellation after the charge leaves the answer to be found and cached."""
+        """A cancellation after the charge still caches the answer."""
         started, key = time.monotonic(), _key(question)
         epoch = self._cache_epoch() if self.replicas is None else await in_own_thread(self._cache_epoch)
         cached = await self._answers.aclaim(key, epoch)
@@ -168,7 +160,7 @@ class Releaser:
             self._answers.settle(key, answer, epoch)
 
     def _seconds_left(self, started: float) -> float:
-        """Return the rest of ``min_response_seconds``: a response time shows how many subsets were asked."""
+        """Response times show the number of calls, so wait for ``min_response_seconds``."""
         return max(0.0, started + self._min_seconds - time.monotonic()) if self._min_seconds else 0.0
 
     def _answered(self, question: str, user_id: str | None) -> str:
@@ -203,7 +195,7 @@ class Releaser:
         raise self._charged(question, message)
 
     def _charge_and_draw_subsets(self, question: str, user_id: str | None) -> list[SubsetPrompt]:
-        """Charge durably before anything private is drawn."""
+        """Charge durably before any private draw."""
         if problem := find_problem():
             raise UnsafeEnvironment(problem)
         self.reservation.plan.spend(self._mechanism.event, caller=self.reservation.plan.name, user_id=user_id)
@@ -214,7 +206,7 @@ class Releaser:
         return self.labels[self._mechanism.release(counts, rng=self.rng).winner]
 
     def _charged(self, question: str, message: str) -> ModelUnavailable:
-        """Return the error of a charged release whose health probe failed. Its question is probed first from now on."""
+        """Probe this question first from now on."""
         self._unanswered.add(_key(question))
         return ModelUnavailable(
             f"{message} This answer was charged; the same question is asked in public first from now on, which costs "
@@ -224,7 +216,6 @@ class Releaser:
 
 @contextlib.contextmanager
 def _nothing_charged() -> Iterator[None]:
-    """Add to the error of a failed probe that nothing was charged."""
     try:
         yield
     except ModelUnavailable as error:

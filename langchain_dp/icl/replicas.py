@@ -1,9 +1,4 @@
-"""Replicas of a chain: processes on any machine that answer under the same plan of one ledger.
-
-They share released answers, so a repeated question is free everywhere. They share forgotten records, so no replica uses
-such a record in a release that begins after ``forget`` has returned. If two replicas get the same question at once,
-both are charged, and both give the answer that is stored first.
-"""
+"""Answers and forgotten records that replicas of a chain share."""
 
 from __future__ import annotations
 
@@ -21,11 +16,7 @@ _RECORD, _ANSWER = "forgotten record", "answered question"
 
 
 class Replicas:
-    """The state that one replica shares with the others under one plan. Thread-safe.
-
-    ``drop`` removes a record from the subsets and their caches. ``public`` is everything besides the question that an
-    answer depends on: labels, template, model.
-    """
+    """The state shared with other replicas. ``public`` holds labels, template and model."""
 
     def __init__(
         self, plan: LedgerPlan, records: PrivateRecords, drop: Callable[[str], None], public: Sequence[object]
@@ -46,11 +37,10 @@ class Replicas:
 
     @property
     def epoch(self) -> int:
-        """The number of forgotten records over all replicas, as last read."""
         return self._last_seen[1]
 
     def catch_up(self) -> None:
-        """Drop the records that other replicas forgot: one look-up, before every use of a record."""
+        """Drop records that other replicas forgot, before every use of a record."""
         with self._lock:
             last, epoch = self._last_seen
             new = self._shared.forgotten(last)
@@ -67,7 +57,6 @@ class Replicas:
         return self._shared.digest(_RECORD, record_id)
 
     def forget(self, record_id: str) -> None:
-        """Remove a record here, and from every replica before its next release."""
         self.catch_up()
         if record_id not in self._records.ids():
             raise unknown_id(record_id)
@@ -75,7 +64,7 @@ class Replicas:
         self.catch_up()
 
     def check_new(self, record_id: str) -> None:
-        """Refuse an automatic id, and the id of a forgotten record: other replicas would drop the new one."""
+        """Refuse an automatic id, and the id of a forgotten record."""
         check_named([record_id])
         if self._hash(record_id) in {record for _, record in self._shared.forgotten()}:
             raise InvalidParameter(
@@ -84,11 +73,9 @@ class Replicas:
             )
 
     def answered(self, question: str, epoch: int) -> str | None:
-        """Return the answer of any replica to a rendered question, or None."""
         return self._shared.answer(self._question(question), epoch)
 
     def keep(self, question: str, epoch: int, answer: str) -> str:
-        """Store a released answer for all replicas, and return the answer that was stored first."""
         return self._shared.keep(self._question(question), epoch, answer)
 
     def _question(self, question: str) -> bytes:
@@ -96,7 +83,6 @@ class Replicas:
 
 
 def check_named(ids: Sequence[str]) -> None:
-    """Require ids that do not depend on a record's position, which may differ between replicas."""
     if unnamed := sum(record_id.startswith(AUTOMATIC) for record_id in ids):
         raise InvalidParameter(
             f"Expected every example to have an 'id' with replicas=True, but {unnamed} have none. Give each example an "

@@ -1,4 +1,4 @@
-"""The plan of a DP-ICL chain: its cost and its accuracy under noise, before anything is spent."""
+"""The forecast of a DP-ICL chain."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ _SAFE = 0.9  # a 70% majority that wins less often than this is warned of in the
 
 
 def majority_survival(majority: float, *, sigma: float, scheme: Scheme, labels: int) -> float:
-    """Return the chance that a majority's label wins one release, over sampling and noise.
-
-    All other subsets vote for one rival (the worst case). ``sigma`` is in votes. No data is touched.
-    """
+    """Return a majority's chance against one rival. ``sigma`` is in votes."""
     if scheme.sampling == "fixed":
         ahead = round(majority * scheme.groups)
         winner, rival = (binom(count, scheme.sampling_probability) for count in (ahead, scheme.groups - ahead))
@@ -55,7 +52,6 @@ def _likely(votes: Any) -> range:
 def votes_for(
     budget: PrivacyBudget | None, ledger: PrivacyLedger | None, name: str, records: int, labels: int, max_queries: int
 ) -> dict[str, int]:
-    """Return the ``shots`` and ``subsets`` of the ledger's plan of this name, or those of :func:`choose_votes`."""
     plan = None if ledger is None else ledger.plan(name)
     share = share_of(budget, ledger, name)
     if not count_is_public(share.neighbors):
@@ -73,7 +69,6 @@ def votes_for(
 def planned_survival(
     budget: PrivacyBudget, *, records: int, labels: int, max_queries: int, shots: int, subsets: int
 ) -> float:
-    """Return the chance that a 70% majority wins one release of a chain with these settings, by public numbers."""
     scheme = choose_scheme(SamplingOptions(), neighbors=budget.neighbors, records=records, shots=shots, subsets=subsets)
     rate = scheme.sampling_probability
     sigma = calibrate_noisy_max(budget, queries=max_queries, sampling_probability=rate, sampling="fixed")
@@ -81,11 +76,7 @@ def planned_survival(
 
 
 def choose_votes(budget: PrivacyBudget, *, records: int, labels: int, max_queries: int) -> tuple[int, int]:
-    """Return shots and subsets with which a 70% majority survives the noise, by public numbers.
-
-    They are the fewest subsets, then the most shots, at which the majority wins 85 times in 100. If there are none, the
-    majority wins most often.
-    """
+    """Return the fewest subsets, then the most shots, with which a 70% majority survives."""
     found: dict[tuple[int, int], float] = {}
     for subsets, shots in itertools.product((10, 20, 40), (4, 2, 1)):
         if records >= shots * subsets:
@@ -99,22 +90,22 @@ def choose_votes(budget: PrivacyBudget, *, records: int, labels: int, max_querie
 
 @dataclasses.dataclass(frozen=True)
 class ICLPlanReport:
-    """The forecast of ``DPICLClassifier.plan()``. Its token counts come from the examples: do not publish them.
+    """The forecast of ``DPICLClassifier.plan()``. Do not publish its token counts, which come from the examples.
 
     Args:
         budget: The promise.
         event: One release.
         queries: Largest number of releases.
         scheme: Sampling scheme.
-        records: Number of examples. Public, except under add/remove neighbors.
+        records: Number of examples. Private under add/remove neighbors.
         epsilon_total: Composed epsilon of all queries at ``budget.delta``.
-        epsilon_first_query: Epsilon of one release alone at ``budget.delta``.
-        calls_per_query: Expected model calls of one answer, with the health probe.
-        companions: How many of these are health probes (``on_model_failure="raise"``).
-        tokens_per_query: Estimated input tokens of one answer, without caches.
-        price_per_query: In the currency of the given price. None without one.
-        survival: Majority share -> chance that it wins a release.
-        weak: Why the promise is weak, if it is.
+        epsilon_first_query: Epsilon of one release at ``budget.delta``.
+        calls_per_query: Expected model calls, with the health probe.
+        companions: Number of health probes among these calls.
+        tokens_per_query: Estimated input tokens, without caches.
+        price_per_query: In the currency of the given price.
+        survival: Majority share -> chance that it wins.
+        weak: Reasons for a weak promise.
 
     Examples:
         >>> plan = chain.plan(price_per_million_tokens=0.15)
@@ -143,7 +134,7 @@ class ICLPlanReport:
 
     @property
     def warning(self) -> str:
-        """Return why the plan is too noisy, with a remedy. Empty if a 70% majority survives 9 times in 10."""
+        """A remedy if a 70% majority survives less than 9 times in 10, otherwise empty."""
         if self.survival[0.7] >= _SAFE:
             return ""
         return (
@@ -196,7 +187,7 @@ class ICLPlanReport:
 
 
 def noise_warning(scheme: Scheme, event: NoisyMaxEvent, queries: int, *, labels: int) -> str:
-    """Return why answers are mostly noise. Empty if a 90% majority wins three times in four."""
+    """Return a warning if a 90% majority wins less than three times in four."""
     share, votes, sigma = MAJORITIES[-1], scheme.expected_subsets, event.sigma
     if (2 * share - 1) * votes >= 3 * math.sqrt(votes + 2 * sigma**2):  # clear without integration
         return ""
@@ -220,7 +211,6 @@ def report(
     price_per_million_tokens: float | None,
     companions: Sequence[str] = (),
 ) -> ICLPlanReport:
-    """Return the report of a reserved plan. ``companions`` are the prompts of health probes, without the question."""
     event, scheme, budget = reservation.event, reservation.scheme, reservation.budget
     rate = 1.0 if scheme.sampling == "fixed" else scheme.sampling_probability
     shots = records * rate / scheme.groups

@@ -1,4 +1,4 @@
-"""The plan that a DP-ICL chain reserves in a ledger when it is built, or finds there after a restart."""
+"""The plan of a DP-ICL chain in its ledger."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class AnswerReservation(Reservation):
     weak: tuple[str, ...]  # reasons why the promise is weak
 
     def certificate(self, model: str, *, seeded: bool, notes: tuple[str, ...] = ()) -> PrivacyCertificate:
-        """Return the promise as of now. Composing what was spent takes some tens of milliseconds."""
         return self.plan.certificate(
             self.event,
             mechanism="DP-ICL: report noisy max with discrete Gaussian noise",
@@ -78,11 +77,7 @@ def reserve(
     quotas: Quotas | None = None,
     before: Callable[[Scheme, NoisyMaxEvent, int], object] = lambda *_: None,
 ) -> AnswerReservation:
-    """Calibrate the noise and reserve the plan, or continue the plan that the ledger holds under this name.
-
-    The constants of a reserved plan stay in force, also where the number of records differs. ``before`` gets the
-    constants before anything is reserved.
-    """
+    """Reserve a calibrated plan, or continue the plan of this name."""
     validate.integer("shots", shots, at_least=1)
     validate.integer("subsets", subsets, at_least=1)
     ledger = ledger_for(budget, ledger)

@@ -1,4 +1,4 @@
-"""DP-ICL as a Runnable: a private few-shot classifier around any model."""
+"""DP-ICL as a Runnable."""
 
 from __future__ import annotations
 
@@ -58,63 +58,50 @@ from langchain_dp.redact import PrivateArgs, redact_errors, run_redacted
 class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], Generic[Label]):
     """A classifier that answers with one of ``labels``, by a private vote over private examples.
 
-    The examples are split into subsets. Each participating subset prompts the model once with its examples and the
-    question. The votes go through report noisy max, and only the winning label leaves.
+    Each participating subset of the examples prompts the model once. Report noisy max releases one label.
 
     Args:
-        model: Chat model, completion model or Runnable, such as ``model.with_structured_output(schema)`` with a field
-            ``label``. A decision model (``BaseDecisionModel``), whose ``Choice`` is the vote, or an engine that scores
-            labels (``LabelScorer``), which keeps each subset's caches. The model's operator sees the examples.
-        examples: Private examples: mappings with ``text``, ``label`` and other variables of the prompt, or anything
-            that ``PrivateRecords`` takes: a DataFrame, documents, a path. The chain copies a ``PrivateRecords``: forget
-            a record here, too.
-        labels: The public labels, in the public order that breaks ties: strings, whole numbers, bools, or an Enum.
-            Answers are these values. Traces and certificates show their names, as str.
-        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger to charge. Without ``budget``, all that is left of it is reserved. Or the path of a ledger to
-            open with the whole ``budget``. To share one, open it yourself.
+        model: Chat model, completion model, Runnable with a ``label`` in its output, decision model, or engine
+            (``LabelScorer``). Its operator sees the examples.
+        examples: Private mappings with ``text``, ``label`` and other variables of the prompt, or any source that
+            ``PrivateRecords`` takes. The chain copies a ``PrivateRecords``: forget a record in both.
+        labels: Public labels: strings, whole numbers, bools, or an Enum. Their order breaks ties.
+        budget: The promise. With ``ledger``, the share to reserve.
+        ledger: Ledger to charge, or the path of one to open with the whole ``budget``. Without ``budget``, its rest is
+            reserved. None: a ledger in memory.
         max_queries: Number of releases that the noise is calibrated for. The next one is refused.
-        shots: Examples per subset (their expected number where subsets vary).
+        shots: Examples per subset, or their expected number.
         subsets: Expected number of subsets that vote on one question.
-        sampling: "fixed": subsets are cut once and each takes part by a coin (less noise, reusable caches). "resample":
-            every question draws new subsets, as in the paper. Their number and rate follow from the number of examples.
-            Under add/remove, where that number is private, give ``SamplingOptions``.
-        prompt: Template. See :mod:`langchain_dp.icl.prompts`. None: a plain one. Or a str: the question, then the cue
-            on a line of its own.
-        name: Name of the plan in the ledger. A restart under the same name continues its plan.
-        calibrate: Divide an engine's label scores by those for questions without content (Zhao et al. 2021).
-        model_calls: How to call the model: timeout, concurrency, outages, response times.
-        answer_cache_size: Released answers to cache, so that a repeated question is free. A full cache drops the least
-            recently used answer. Its question is then a new release, and charged.
-        replicas: Whether other processes, on any machine, run this chain under this ledger and name. Released answers
-            are free on all replicas, and no replica uses a forgotten record in its next release. Both go through the
-            ledger, under keyed hashes. The ledger needs a path or a ``postgresql://`` URL, and every example an id.
-            Every replica must set this. Two that get the same question at once are both charged and give the same
-            answer.
+        sampling: "fixed": subsets are cut once, and each takes part by a coin (less noise, reusable caches).
+            "resample": new subsets for every question, as in the paper. Add/remove neighbors need ``SamplingOptions``.
+        prompt: Template, or a str: the question, then the cue on its own line.
+        name: Name of the plan. A restart under this name continues it.
+        calibrate: Divide an engine's label scores by those of questions without content (Zhao et al. 2021).
+        model_calls: Timeout, concurrency, outages and response times.
+        answer_cache_size: Number of released answers to cache. Cached answers are free.
+        replicas: Share answers and forgotten records with other processes under this ledger and name. The ledger needs
+            a path or a ``postgresql://`` URL, and every example an id. All replicas must set this. If two get a
+            question at once, both are charged and give the same answer.
         quotas: Shares of ``max_queries`` per user. Every call then names a user in ``config={"configurable":
-            {"user_id": "team-7"}}``. Cached answers stay free for all users.
-        trust_opaque_model: Accept a model with parts of your own (a function, a graph, a class) on your word that they
-            keep nothing of their prompts. The certificate says so. A message history, checkpointer or store in a field
-            is always refused. ``langchain_dp.isolation.accept`` lists the parts that need no trust.
-        made_with: Certificates of the runs that released text in ``labels`` or ``prompt``, if that text lost them: it
-            was read from a file, or formatted. The certificate adds up their cost. Results of this package and of
-            :func:`~langchain_dp.opt.load_prompt` carry their certificates themselves.
-        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+            {"user_id": "team-7"}}``.
+        trust_opaque_model: Trust parts of the model that cannot be inspected to keep no prompts. The certificate says
+            so. ``langchain_dp.isolation.accept`` lists the parts that need no trust.
+        made_with: Certificates of released text in ``labels`` or ``prompt`` that lost its cost.
+        not_private_seed: Reproducible coins and noise. The result is then not private.
 
     Raises:
         InvalidParameter: A value is out of bounds, a label is unknown, or there are too few examples.
         BudgetExceeded: The plan does not fit into the ledger.
         UnsafeEnvironment: The model has a memory, or is opaque and not trusted.
-        PlanError: The ledger's plan of this name was made for other settings.
+        PlanError: The ledger's plan of this name has other settings.
 
     Warns:
         WeakPromiseWarning: epsilon is above 10, or delta is not below one over the number of examples.
 
     Formal guarantee:
         All releases over the life of the plan together are (epsilon, delta)-differentially private in the examples,
-        with the budget's neighbors (replace-one by default: the number of examples is public). The promise does not
-        cover the questions, response times, or what the model's operator sees. Source: Panda, Wang, Wu, Mittal 2023,
-        Algorithm 1 and Theorem 2, with the accounting of :mod:`langchain_dp.accounting` instead of the paper's.
+        with the budget's neighbors. Questions, response times and data that the model's operator sees are not covered.
+        Source: Panda, Wang, Wu, Mittal 2023, Algorithm 1 and Theorem 2, accounted by :mod:`langchain_dp.accounting`.
 
     Examples:
         >>> chain = DPICLClassifier(model=model, examples=rows, labels=LABELS, budget=budget, max_queries=100)
@@ -228,31 +215,17 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         name: str = "dp-icl",
         **settings: Any,
     ) -> Self:
-        """Choose ``shots`` and ``subsets`` by the numbers of examples, labels and queries, and the budget.
+        """Build a classifier, with ``shots`` and ``subsets`` chosen by public numbers.
 
         They are the fewest subsets, then the most shots, at which a 70% majority wins 85 times in 100. A plan of this
-        name in the ledger keeps its own.
-
-        Args:
-            model: As in the class.
-            examples: As in the class.
-            labels: As in the class.
-            max_queries: Number of releases.
-            budget: As in the class.
-            ledger: As in the class.
-            name: As in the class.
-            **settings: Other arguments of the class.
+        name keeps its own. All arguments are those of the class.
 
         Raises:
-            InvalidParameter: As in the class, an argument is chosen here, or neighbors are add/remove.
+            InvalidParameter: As in the class. Also for ``shots``, ``subsets`` or ``sampling``, and for add/remove
+                neighbors.
 
         Formal guarantee:
-            That of the class. The choice depends on public numbers, not on the content of an example.
-
-        Examples:
-            >>> chain = DPICLClassifier.auto(model=model, examples=rows, labels=LABELS, max_queries=100, budget=budget)
-            >>> chain.plan().survival[0.7]
-            0.87
+            That of the class. The choice does not depend on the content of an example.
         """
         held = PrivateArgs(examples)
         del examples  # error reporters read the locals of each frame
@@ -270,23 +243,21 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         """Release one label.
 
         Args:
-            input: The question: a string, a mapping with the template's variables, a message, a list of messages (the
-                last human one is the question; earlier ones fill ``history`` if the template names it), a graph's state
-                with ``messages``, a prompt value, or a document.
+            input: The question: a string, a mapping of the template's variables, a message, messages (the last human
+                one), a graph's state with ``messages``, a prompt value, or a document.
             config: LangChain config. Its callbacks see the question and the label, never the examples.
             **kwargs: None are taken.
 
         Raises:
             InvalidParameter: The question is empty or too long. Nothing was spent.
             BudgetExceeded: The plan is used up, or the user's quota (``QuotaExceeded``). No model was called.
-            PlanError: The plan has quotas, and the config names no user who has one. Nothing was spent.
-            ModelUnavailable: The model failed on a public test question before the charge, or on the health probe after
-                it. The message says whether the release was charged. If so, the same question is probed before its next
-                charge. See ``on_model_failure``.
+            PlanError: The plan has quotas, and the config names no user with one. Nothing was spent.
+            ModelUnavailable: A public test question or health probe failed. The message says if the release was
+                charged.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
 
         Warns:
-            BudgetLowWarning: 80% of the plan are used. once.
+            BudgetLowWarning: 80% of the plan are used.
         """
         reject_extra_kwargs(kwargs)
         return self._labels_by_name[self._run(input, config)]
@@ -316,20 +287,16 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         arg_types: Mapping[str, type] | None = None,
         exit_behavior: ExitBehavior = "continue",
     ) -> BaseTool:
-        """Return a tool for an agent, which answers with the name of a label.
-
-        If a question is refused, a tool message tells the model why. Nothing is spent.
+        """Return a tool for an agent, which answers with the name of a label. A refused question costs nothing.
 
         Args:
-            args_schema: The arguments, with descriptions of your own. By default the template's variables, as texts.
+            args_schema: The arguments. By default the template's variables.
             name: Name of the tool. By default that of the plan.
-            description: Description for the model. By default the tool's purpose, with the labels.
-            arg_types: None are taken: the arguments are texts.
-            exit_behavior: Behavior of a used-up plan, named as in LangChain's call limits. "continue": a tool message
-                with error status tells the model, and the agent continues. "end": the same, and this message ends the
-                agent. LangChain's ``create_agent`` must get the tool before its first call, so build one tool per agent
-                (agents of other libraries continue). "error": BudgetExceeded is raised. A used-up quota does the same
-                for its user. A config without a user raises PlanError.
+            description: Description for the model.
+            arg_types: None are taken.
+            exit_behavior: Behavior of a used-up plan or quota. "continue": a tool message with error status. "end": the
+                same message ends the agent, which must get the tool in ``create_agent`` before the tool's first call.
+                "error": BudgetExceeded is raised.
 
         Raises:
             InvalidParameter: A value is out of bounds.
@@ -384,17 +351,14 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._releaser.reservation
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the promise that covers this chain's releases, with its spent and unspent parts."""
+        """Return the promise that covers this chain's releases, with its spent part."""
         certificate = self._reservation.certificate(
             self._voter.name, seeded=not self._rng.private, notes=(*self._records.unit_notes(), *self._voter.notes)
         )
         return certificate.including(self._costs)
 
     def answers_left(self, *, user_id: str | None = None) -> int:
-        """Return how many new releases the plan still covers. Cached answers take none.
-
-        Args:
-            user_id: User whose quota must cover them, too. None for the plan alone.
+        """Return the number of new releases that the plan, and the user's quota if any, still covers.
 
         Raises:
             PlanError: The plan has no quota for the user.
@@ -403,12 +367,12 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     @property
     def quotas(self) -> Quotas | None:
-        """Quotas per user, or None if every user may use up the plan."""
+        """Quotas per user, or None."""
         return self._reservation.plan.quotas
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """The config's fields for this chain: the user, if there are ``quotas``."""
+        """Config fields of this chain: the user, if any."""
         return user_specs(self._reservation.plan)
 
     @property
@@ -417,7 +381,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._voter.name
 
     def count_tokens(self, text: str) -> int:
-        """Count a public text's tokens by the model's tokenizer, or estimate them if it has none."""
+        """Count a public text's tokens, or estimate them."""
         return self._voter.count_tokens(text)
 
     @property
@@ -431,7 +395,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._reservation.event.sigma
 
     def plan(self, *, price_per_million_tokens: float | None = None) -> ICLPlanReport:
-        """Forecast the cost of all queries, and how often a majority survives the noise. Spends nothing.
+        """Forecast cost and accuracy of all queries, free.
 
         Args:
             price_per_million_tokens: Price of input tokens, in any currency.
@@ -455,10 +419,10 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
 
     @redact_errors("while an example was added")
     def add(self, example: Any, *, record_id: str | None = None) -> str:
-        """Add a private example, which joins one subset by its own coin. Return the id to forget it by.
+        """Add a private example, which joins one subset by its own coin. Return its id.
 
-        An example without an id is numbered. Under add/remove neighbors, where the number of records is private, its id
-        is random.
+        Without an id it is numbered. Under add/remove neighbors, where the number of records is private, its id is
+        random.
         """
         row = self._records.read(example)
         if fault := row_fault(row, self.labels, self.prompt.variables, whose="prompt", plain=True):
@@ -474,12 +438,10 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return record_id
 
     def forget(self, record_id: str) -> None:
-        """Remove an example for good: the next release does not use it.
+        """Remove an example for good. With ``replicas``, no replica uses it in a later release.
 
-        This drops its subset's caches and the cached answers, which the example may have influenced. Under add/remove
-        neighbors the answers stay, because their loss would reveal that the record existed. Other subsets do not
-        change. Nothing is refunded. With ``replicas`` the ledger has the fact when this returns, and no replica uses
-        the record in a release that begins later.
+        This drops its subset's caches and all cached answers. Under add/remove neighbors the answers stay, because
+        their loss would reveal that the record existed.
 
         Raises:
             InvalidParameter: There is no such record.
@@ -502,7 +464,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return not count_is_public(self._reservation.budget.neighbors)
 
     def warm(self) -> None:
-        """Build the caches of all fixed subsets, so that response times do not show which were cold."""
+        """Build the caches of all fixed subsets, to hide them from response times."""
         blank = self.prompt.content_free()[0]
         self._voter.warm(self._subset_prompts.everyone(blank))
 
@@ -517,14 +479,14 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     ) -> DPICLClassifier[Label]:
         """Return a second chain over the same examples, subsets and caches, under another promise.
 
-        A user who sees answers of both has seen the sum of the two budgets. Share a ledger where that matters.
+        A user of both chains has seen the sum of the two budgets. To prevent that, share a ledger.
 
         Args:
             budget: The promise. Its neighbors must be this chain's.
             ledger: Ledger to charge, or the path of one. None: a new one in memory.
-            name: Name of the plan. This chain's by default.
-            max_queries: Number of releases. This chain's by default.
-            quotas: Quotas per user. This chain's by default.
+            name: Name of the plan. This chain's by default, as below.
+            max_queries: Number of releases.
+            quotas: Quotas per user.
 
         Raises:
             InvalidParameter, BudgetExceeded, PlanError: As at construction.
@@ -566,8 +528,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         """Return a non-private twin over the same examples and model, for comparison only.
 
         Args:
-            method: "zero-shot" (no examples: free), "few-shot" (as many examples as a subset, with balanced labels) or
-                "vote" (the same subsets, no noise).
+            method: "zero-shot" (free), "few-shot" (one subset's number of examples, balanced labels) or "vote" (the
+                same subsets, no noise).
             private: Must be False: you accept that no promise covers these answers.
         """
         if private is not False:

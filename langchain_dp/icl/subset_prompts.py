@@ -1,4 +1,4 @@
-"""The prompts of the subsets in one release, and the count of their votes. No I/O, no LangChain."""
+"""The prompts of the subsets in one release, and their votes. No I/O."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.records import PrivateRecords
 
 Shot = tuple[str, str]
-"""One example in a prompt: (rendered input up to the cue, label word)."""
+"""(rendered input up to the cue, label word)."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SubsetPrompt:
     """The prompt of one subset. Private, except the question."""
 
-    member: Hashable  # opaque key of the subset's content. It changes with the content
-    shots: tuple[Shot, ...]  # examples. Without any the subset abstains, no matter what a model answers
+    member: Hashable  # changes with the subset's content
+    shots: tuple[Shot, ...]  # without any the subset abstains
     question: str  # rendered, the same for every subset of a release
 
     def __repr__(self) -> str:
@@ -33,19 +33,11 @@ class SubsetPrompt:
 
 
 Vote = int | None
-"""Index of a label, or None: the subset abstains."""
+"""Index of a label. None abstains."""
 
 
 def count_votes(subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote], labels: int) -> list[int]:
-    """Count one vote per subset prompt, in the same order.
-
-    Returns:
-        Counts per label, in the public order. Private, and never normalized by the number of voters.
-
-    Formal guarantee:
-        A subset moves at most one vote, and an empty one none. A change inside one subset moves at most one vote from
-        one label to another.
-    """
+    """Return private counts. Each subset moves at most one vote."""
     counts = [0] * labels
     for subset_prompt, vote in zip(subset_prompts, votes, strict=True):
         if subset_prompt.shots and vote is not None:
@@ -54,7 +46,7 @@ def count_votes(subset_prompts: Sequence[SubsetPrompt], votes: Sequence[Vote], l
 
 
 class SubsetPrompts:
-    """The private records in subsets. Thread-safe. Adding or forgetting a record changes one subset and its key."""
+    """The private records in subsets. A changed record changes one subset and its key."""
 
     def __init__(
         self, records: PrivateRecords, scheme: Scheme, render: Callable[[Mapping[str, Any]], Shot], rng: Randomness
@@ -73,11 +65,10 @@ class SubsetPrompts:
         self._sampler = SubsetSampler(self._shown, scheme, rng)
 
     def draw(self, question: str) -> list[SubsetPrompt]:
-        """Draw the subsets of one release by fresh coins."""
         return self._prompts(self._sampler.draw, question)
 
     def balanced(self, question: str, rng: random.Random) -> list[SubsetPrompt]:
-        """Return a plain few-shot prompt, without privacy: as many records as a random subset, with balanced labels."""
+        """Return a non-private few-shot prompt with balanced labels."""
         sizes = [len(each.shots) for each in self.everyone(question) or self.draw(question) if each.shots]
         with self._lock:
             by_word: dict[str, list[Shot]] = {}
@@ -91,7 +82,6 @@ class SubsetPrompts:
         return [SubsetPrompt(None, tuple(shots), question)] if shots else []
 
     def everyone(self, question: str) -> list[SubsetPrompt]:
-        """Return prompts of all fixed subsets, to warm caches. None under "resample"."""
         return self._prompts(self._sampler.everyone, question)
 
     def _prompts(self, choose: Callable[[], Iterable[Subset]], question: str) -> list[SubsetPrompt]:
@@ -108,7 +98,7 @@ class SubsetPrompts:
             ]
 
     def add(self, example: Mapping[str, Any], record_id: str | None) -> tuple[str, Hashable | None]:
-        """Add a record by its own coin. Return its id and the previous key of its subset."""
+        """Return the id, and the previous key of its subset."""
         with self._lock:
             shot = self._render(example)
             record_id = self._records.add(example, record_id=record_id)
@@ -116,7 +106,6 @@ class SubsetPrompts:
             return record_id, self._refresh(self._records.user_of(record_id))
 
     def _refresh(self, user: str) -> Hashable | None:
-        """Show the records that a user has now. Return the previous key of the changed subset."""
         before, now = self._shown.pop(user, []), self._records.records_of(user, at_most=1)
         if not now:
             return self._sampler.forget(user)
@@ -126,15 +115,13 @@ class SubsetPrompts:
         return self._sampler.change(user) if now != before else None
 
     def ask_first(self, catch_up: Callable[[], None]) -> None:
-        """Call ``catch_up`` before every use of the records: it drops those that another replica forgot."""
         self._catch_up = catch_up
 
     def keep(self, answers: AnswerCache[Any]) -> None:
-        """Drop the cached ``answers`` whenever a record is forgotten, as long as the cache lives."""
         self._caches.add(answers)
 
     def forget(self, record_id: str) -> Hashable | None:
-        """Remove a record. Return the previous key of its subset."""
+        """Return the previous key of the subset."""
         with self._lock:
             user = self._records.user_of(record_id)
             self._records.forget(record_id)
@@ -147,7 +134,7 @@ class SubsetPrompts:
         return stale
 
     def average_shot(self) -> str:
-        """Return a shot of average length, for the operator's cost estimate. Private."""
+        """Return a private shot of average length, for estimates."""
         with self._lock:
             texts = sorted((f"{question} {word}\n\n" for question, word in self._shots.values()), key=len)
         mean = sum(map(len, texts)) / max(len(texts), 1)

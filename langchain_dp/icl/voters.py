@@ -1,8 +1,6 @@
-"""Voters: a LangChain model called once per subset, or an engine that scores all subsets at once.
+"""Voters: one call per subset, or an engine that scores all subsets.
 
-A subset whose call fails abstains, and nothing here raises on private content. During an outage all subsets would
-abstain, and the answer would be pure noise. So a PUBLIC health probe runs beside the subsets of a remote model: the
-same question after invented examples. Its outcome may be shown.
+A failed call abstains. A PUBLIC health probe reveals an outage.
 """
 
 from __future__ import annotations
@@ -55,27 +53,22 @@ _TIMEOUT_NOTE = (
 )
 
 OnModelFailure = Literal["raise", "ignore"]
-"""Behavior of a release whose health probe fails."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelCallOptions:
-    """Options for calls of the model. Public: several classifiers may share it, and ``dataclasses.asdict`` saves it.
+    """Public options for calls of the model.
 
     Args:
-        timeout: Seconds for one model call. A slower call abstains. Refused for models that answer one call after the
-            other. The certificate names it, because a slow call may cost other calls their votes.
-        max_concurrency: Model calls at a time, over all queries of one classifier. (A ``max_concurrency`` in the
-            config limits queries.) The first release sends this many public test queries at once. If the server takes
-            fewer, the release raises ``ModelUnavailable`` before the charge.
-        on_model_failure: "raise": each query of a model outside this process gets a health probe, the same query after
-            invented examples. If the probe fails or names no label, the release raises ``ModelUnavailable``. It stays
-            charged, and the next release tests the model before its charge. "ignore": no probe, so an answer may be
-            pure noise.
+        timeout: Seconds for one model call. A slower call abstains, and may cost other calls their votes: the
+            certificate notes it. Refused for models that answer one call at a time.
+        max_concurrency: Model calls at a time over all queries. The first release sends this many public test queries
+            at once. A server that takes fewer raises ``ModelUnavailable`` before the charge.
+        on_model_failure: "raise": each query of a remote model gets a health probe. If it fails, the release raises
+            ``ModelUnavailable`` and stays charged. "ignore": no probe, so an answer may be pure noise.
         max_question_chars: Longest query with its template, for models without a known limit.
-        max_example_chars: Longest example for such models. A longer one is cut at its end. Choose it so that the
-            examples of a subset and the query fit the model's context: a subset that does not fit abstains silently.
-            An engine knows its limit and cuts by itself.
+        max_example_chars: Longest example for such models, cut at its end. A subset that does not fit the model's
+            context abstains silently.
         min_response_seconds: Shortest time from a query to its new answer. It narrows a timing side channel.
 
     Raises:
@@ -106,7 +99,7 @@ class ModelCallOptions:
 
 
 class ModelVoter:
-    """A voter that calls a chat model, completion model, decision model or Runnable once per subset."""
+    """Calls a model once per subset."""
 
     def __init__(
         self,
@@ -150,7 +143,6 @@ class ModelVoter:
         return prompt.head() + prompt.body(shots) + subset_prompt.question
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question is too long, or ``ports.ChecksPrompts`` refuses it."""
         if len(question) > (limit := self._options.max_question_chars):
             raise InvalidParameter(
                 f"Expected the question, {len(question)} characters with its template, to be at most "
@@ -163,11 +155,10 @@ class ModelVoter:
             asked_publicly(lambda: checker.check_prompt(messages))
 
     def probe(self) -> None:
-        """Ask a public question after invented examples, as often at once as calls may be under way."""
+        """Ask a public question as often at once as concurrency allows."""
         self._check_public(self._model.probe(**self._probe_arguments()), _TEST)
 
     async def aprobe(self) -> None:
-        """Async twin of :meth:`probe`."""
         self._check_public(await self._model.aprobe(**self._probe_arguments()), _TEST)
 
     def _probe_arguments(self) -> dict[str, Any]:
@@ -178,16 +169,7 @@ class ModelVoter:
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Make one call per subset prompt with examples, and one for the health probe. A failed call never raises.
-
-        Args:
-            subset_prompts: Private. The caller has checked the environment if there are any.
-            beside: The rendered question, for a health probe. None: no probe.
-            even_empty: Ask subsets without examples too (zero-shot).
-
-        Raises:
-            ModelUnavailable: The health probe failed.
-        """
+        """Ask per subset, and probe with ``beside``. Only a failed probe raises."""
         prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
         answers = self._model.batch(prompts, timeout=self._options.timeout, public=public, checked=bool(subset_prompts))
         return self._votes(subset_prompts, answers, public, even_empty)
@@ -195,7 +177,6 @@ class ModelVoter:
     async def aask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Async twin of :meth:`ask`."""
         prompts, public = self._prompts(subset_prompts, beside, even_empty), self.companions if beside else 0
         answers = await self._model.abatch(
             prompts, timeout=self._options.timeout, public=public, checked=bool(subset_prompts)
@@ -218,7 +199,6 @@ class ModelVoter:
         return [vote if isinstance(vote, int) else None for vote in votes]
 
     def _check_public(self, answer: Any, prompt: str) -> None:
-        """Raise ModelUnavailable unless the answer to a PUBLIC prompt names a label."""
         if isinstance(answer, Failure):
             got = answer.reason
         elif not self.companions or isinstance(answer, int):
@@ -231,18 +211,17 @@ class ModelVoter:
         )
 
     def forget(self, member: Hashable) -> None:
-        """Do nothing: no state is kept."""
+        """Do nothing."""
 
     def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
-        """Do nothing: there are no caches."""
+        """Do nothing."""
 
     def count_tokens(self, text: str) -> int:
-        """Estimate four characters per token, as usual for English."""
         return -(-len(text) // 4)
 
 
 class EngineVoter:
-    """A voter that has an engine score the labels of all subsets at once, and keep their key/value caches."""
+    """Scores the labels of all subsets on an engine, with cached prompts."""
 
     def __init__(
         self,
@@ -269,7 +248,6 @@ class EngineVoter:
         self.name = engine.name
 
     def check(self, question: str) -> None:
-        """Raise InvalidParameter if the question or the instruction exceeds the engine's public limits."""
         if self._tokens < LEAST:
             raise InvalidParameter(
                 f"Expected the prompt's instruction to leave at least {LEAST} tokens for examples, of the "
@@ -285,22 +263,17 @@ class EngineVoter:
             )
 
     def probe(self) -> None:
-        """Ask a public question if the engine is remote. A local one was loaded when it was built."""
         if self.companions:
             self.ask((), beside=public_question(self._prompt))
 
     async def aprobe(self) -> None:
-        """Async twin of :meth:`probe`."""
         if self.companions:
             await self.aask((), beside=public_question(self._prompt))
 
     def ask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Score all subset prompts in one call. The best label is the vote, ties to the smaller index.
-
-        Empty subsets are scored too, so that the call's size does not depend on them. Their votes are dropped later.
-        """
+        """Score empty subsets too: the call's size must not depend on them."""
         members = list(subset_prompts)
         if public := self.companions if beside else 0:
             members.insert(0, self._invented(beside or ""))
@@ -335,23 +308,19 @@ class EngineVoter:
 
     @functools.cached_property
     def _tokens(self) -> int:
-        """Tokens for examples: head and examples share the half of the context left by questions. Public."""
         return self._budget.remaining(self._engine.max_tail_tokens, self._prompt.head(), max(self._words, key=len))
 
     async def aask(
         self, subset_prompts: Sequence[SubsetPrompt], *, beside: str | None = None, even_empty: bool = False
     ) -> list[Vote]:
-        """Run :meth:`ask` in a worker thread."""
         work = functools.partial(self.ask, subset_prompts, beside=beside, even_empty=even_empty)
         return await in_own_thread(work)  # type: ignore[no-any-return]  # votes
 
     def forget(self, member: Hashable) -> None:
-        """Drop the subset's key/value cache and scores."""
         self._stale.add(member)
         forget_for_good(self._engine, member)
 
     def warm(self, subset_prompts: Sequence[SubsetPrompt]) -> None:
-        """Evaluate the examples of every subset once."""
         try:
             for one in subset_prompts:  # a subset stays cold if that fails
                 call_engine(lambda one=one: self._engine.warm([self._member(one)]))  # type: ignore[misc]
@@ -363,16 +332,14 @@ class EngineVoter:
             forget_members(self._engine, *gone)
 
     def count_tokens(self, text: str) -> int:
-        """Count tokens by the engine's model. Raise ModelUnavailable if it fails."""
         return count_or_estimate(self._engine, text)
 
 
 Voter: TypeAlias = ModelVoter | EngineVoter
-"""A source of one vote per subset prompt. ``companions`` is the number of health probes of a release: 0 or 1."""
+"""``companions``: health probes of a release, 0 or 1."""
 
 
 def make_voter(model: object, *, calibrate: bool, keep_caches: bool, trust_opaque_model: bool, **common: Any) -> Voter:
-    """Return an EngineVoter for an engine and a ModelVoter for a Runnable. Refuse everything else."""
     if isinstance(model, LabelScorer):
         return EngineVoter(model, calibrate=calibrate, keep_caches=keep_caches, **common)
     if isinstance(model, Runnable):
@@ -389,7 +356,7 @@ def make_voter(model: object, *, calibrate: bool, keep_caches: bool, trust_opaqu
 
 
 def _read(answer: Any, words: Sequence[str], known: Mapping[str, int | None]) -> int | str:
-    """Return the index of the word that an answer names, or the start of an answer that names none."""
+    """Return the index of the named word, or the start of another answer."""
     plain = answer.content if type(answer) is AIMessage and not answer.tool_calls else answer
     index = known.get(plain) if type(plain) is str else None
     if index is not None or (index := parse_label(answer, words)) is not None:
@@ -399,13 +366,12 @@ def _read(answer: Any, words: Sequence[str], known: Mapping[str, int | None]) ->
 
 
 def _best(scores: object, labels: int) -> Vote:
-    """Return the label with the largest score, ties to the smaller index. None for invalid scores."""
     row = row_of(scores, labels)
     return None if row is None or np.isnan(row).any() else int(np.argmax(row))
 
 
 def _checker(model: Any) -> ChecksPrompts | None:
-    """Unwrap bindings and chains to the model, and return it if it can check a prompt."""
+    """Find a model inside that can check a prompt."""
     while not isinstance(model, BaseLanguageModel):
         inner = getattr(model, "bound", None) or getattr(model, "first", None)
         if not isinstance(inner, Runnable):
@@ -415,7 +381,7 @@ def _checker(model: Any) -> ChecksPrompts | None:
 
 
 def _innermost(model: Any) -> Any:
-    """Unwrap bind(), with_retry(), with_fallbacks() and configurable_fields(), which keep the model's kind."""
+    """Unwrap wrappers that keep the model's kind."""
     for field in ("bound", "runnable", "default"):
         if not isinstance(model, BaseLanguageModel) and isinstance(inner := getattr(model, field, None), Runnable):
             return _innermost(inner)
@@ -423,7 +389,7 @@ def _innermost(model: Any) -> Any:
 
 
 def _choosing(model: Runnable[Any, Any], words: Sequence[str]) -> Runnable[Any, Any]:
-    """Adapt a decision model: the prompt is its state, and the words are the criteria of one Choice."""
+    """Make the words the criteria of one Choice."""
     from langchain_core.decisions import Choice
 
     choice = Choice(instructions=_CHOICE, criteria=dict.fromkeys(words))

@@ -1,17 +1,14 @@
-"""The allow-list of models for isolated calls.
+"""The allow-list of models for isolated calls. A memory would move several votes.
 
-A model with a memory shows one call the prompt of another, so that one record moves more than one vote. A part is
-therefore refused unless it is known:
+Known parts:
 
-- a chat model, completion model, decision model, prompt template or output parser whose class is defined in
-  ``langchain_core``, in an installed ``langchain_*`` package or in this one
-- a composition of ``langchain_core``: a sequence, a parallel, a binding, a retry, fallbacks, and similar
-- a function of these packages, or ``operator.itemgetter``, in a ``RunnableLambda``, as ``with_structured_output`` makes
-- a class that declares ``keeps_no_prompts: ClassVar[bool] = True`` in its own body. Subclasses must repeat it.
+- models, prompt templates and output parsers of ``langchain_core``, installed ``langchain_*`` packages or this one
+- compositions of ``langchain_core``, such as sequences, bindings, retries or fallbacks
+- functions of these packages, or ``operator.itemgetter``, in a ``RunnableLambda``
+- classes that declare ``keeps_no_prompts: ClassVar[bool] = True`` in their own body
 
-The fields of a known part, private ones included, hold plain data, known parts, or (in a model) objects and functions
-of installed libraries: the clients of its SDK, which are not opened. Caches, callbacks and listeners are silenced.
-Everything else is opaque, above all functions and classes of the user's own.
+Their fields hold plain data, known parts, or (in a model) objects of installed libraries, which are not opened.
+Everything else is opaque.
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ _DATA = (
     re.Pattern, enum.Enum, types.GenericAlias, types.UnionType, type(threading.Lock()), type(threading.RLock()),
 )  # fmt: skip
 _CONTAINERS = (list, tuple, set, frozenset, dict, types.MappingProxyType)
-# Silenced in every call, or descriptions of types that no call uses.
+# Silenced in every call, or type descriptions.
 _SKIPPED = frozenset(
     {"cache", "callbacks", "callback_manager", "verbose", "config_factories", "input_types",
      "custom_input_type", "custom_output_type"}
@@ -95,30 +92,28 @@ class ModelParts:
 
     models: list[Runnable[Any, Any]] = dataclasses.field(default_factory=list)  # chat, completion and decision models
     steps: list[Runnable[Any, Any]] = dataclasses.field(default_factory=list)  # others that may block an event loop
-    opaque: list[str] = dataclasses.field(default_factory=list)  # names of parts that are not on the allow-list
-    declared: list[str] = dataclasses.field(default_factory=list)  # names of classes with ``keeps_no_prompts``
+    opaque: list[str] = dataclasses.field(default_factory=list)  # parts outside the allow-list
+    declared: list[str] = dataclasses.field(default_factory=list)  # classes with ``keeps_no_prompts``
     memory: str | None = None  # the part that keeps prompts, with the remedy
     serializes: str | None = None  # class of the first part that answers one call after the other
     shares: bool = False  # whether a part is an unlocked llama.cpp context, which reuses the start of the last prompt
 
     def blocks(self) -> bool:
-        """Return whether every ``ainvoke`` in here would only run sync code in the event loop's shared threads."""
+        """True if every ``ainvoke`` only runs sync code in the loop's threads."""
         parts = [*self.models, *self.steps]
         return bool(parts) and all(map(_is_sync_only, parts))
 
     def name(self, whole: Runnable[Any, Any]) -> str:
-        """Return the first model's name for itself, else the class of the first model or of the whole."""
         for model in self.models:
             for field in ("model_name", "model", "model_id", "deployment_name"):
                 value = getattr(model, field, None)
-                # An address may hold a password, so it is no name.
+                # An address may contain a password.
                 if isinstance(value, str) and value and "://" not in value and "@" not in value:
                     return os.path.basename(value) if os.path.isabs(value) else value[:200]
         return type(self.models[0] if self.models else whole).__name__
 
 
 def parts_of(llm: Any) -> ModelParts:
-    """Inspect every part of a model. InvalidParameter if it is no Runnable."""
     if not isinstance(llm, Runnable):
         raise InvalidParameter(
             f"Expected model={type(llm).__name__} to be a chat model, an LLM or a Runnable. Pass e.g. ChatOpenAI(...)."
@@ -129,18 +124,12 @@ def parts_of(llm: Any) -> ModelParts:
 
 
 def decision_models() -> tuple[type[Any], ...]:
-    """Return the base class of decision models in a tuple. An empty one where no decision model can exist."""
     module = sys.modules.get("langchain_core.decisions.base")
     return () if module is None else (module.BaseDecisionModel,)
 
 
 def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
-    """Return the notes of certificates about an encoder of private texts.
-
-    Raises:
-        InvalidParameter: It is no ``Embeddings``.
-        UnsafeEnvironment: It keeps texts, or its class is of no known package and not trusted.
-    """
+    """Return certificate notes. UnsafeEnvironment if the encoder keeps texts."""
     if not isinstance(encoder, Embeddings):
         raise InvalidParameter(
             f"Expected encoder={type(encoder).__name__} to be a LangChain Embeddings. Pass e.g. OpenAIEmbeddings(...)."
@@ -167,7 +156,7 @@ def check_encoder(encoder: Any, *, trusted: bool) -> list[str]:
 
 
 class _Surveyor:
-    """A walk over the attributes of a model that records unknown parts."""
+    """A walk over a model's attributes that records unknown parts."""
 
     def __init__(self) -> None:
         self.parts = ModelParts()
@@ -205,12 +194,12 @@ class _Surveyor:
             self.look_at_value(value, part, name, known)
 
     def look_at_value(self, value: Any, owner: Any, field: str, known: bool) -> None:
-        """Look at the value of an owner's field. An owner that is not known vouches for all values but runnables."""
+        """An unknown owner vouches for all values except runnables."""
         kind = type(value)
         self._find_memory(value)
         self.parts.shares |= any(base.__name__ == "Llama" and _root(base) == "llama_cpp" for base in kind.__mro__)
         inside: Iterable[Any] = ()
-        if issubclass(kind, Runnable):  # isinstance() would ask a proxy for what it stands for
+        if issubclass(kind, Runnable):  # isinstance() would open a proxy
             self.look_at_runnable(value)
         elif kind in _CONTAINERS or (issubclass(kind, tuple) and _is_langchain(kind)):
             inside = value.values() if isinstance(value, Mapping) else value
@@ -250,7 +239,7 @@ class _Surveyor:
 
 
 def _attributes(part: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of all attributes, private ones too, except those that the seal silences."""
+    """Yield all attributes except silenced ones."""
     private = (part.__pydantic_private__, part.__pydantic_extra__) if isinstance(part, BaseModel) else ()
     for attributes in (getattr(part, "__dict__", {}), *private):
         for name, value in list((attributes or {}).items()):
@@ -268,11 +257,11 @@ def _is_known(part: Runnable[Any, Any]) -> bool:
 
 
 def _is_fitting(value: Any, owner: Any) -> bool:
-    """Return whether a value that is no data may stand in a field of a known part."""
+    """Return whether a known part may have this value."""
     kind = value if isinstance(value, (type, types.FunctionType)) else type(value)
     if not isinstance(owner, (BaseLanguageModel, *decision_models())):
         return isinstance(value, operator.itemgetter) or (kind is value and _is_langchain(kind))
-    # A class that extends LangChain is the user's, wherever it is installed.
+    # A class that extends LangChain is the user's, even if installed.
     extends = any(map(_is_langchain, getattr(kind, "__mro__", ())))
     if extends or not _is_installed(_root(kind)):
         return _is_langchain(kind)
@@ -280,7 +269,7 @@ def _is_fitting(value: Any, owner: Any) -> bool:
 
 
 def _is_users(value: Any) -> bool:
-    """Return whether a client's attribute, such as a hook or a transport, comes from code that is not installed."""
+    """Return whether a client's attribute is the user's code."""
     if type(value) in _CONTAINERS:
         return any(map(_is_users, value.values() if isinstance(value, dict) else value))
     root = _root(value if isinstance(value, (type, types.FunctionType)) else type(value))
@@ -288,7 +277,6 @@ def _is_users(value: Any) -> bool:
 
 
 def _is_data(value: Any) -> bool:
-    """Return whether a value is plain, or a type that only describes data."""
     kind = type(value)
     if not isinstance(value, type):
         return kind.__module__ == "typing" or (
@@ -300,7 +288,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _has_code(schema: Any) -> bool:
-    """Return whether pydantic runs validators or factories to make an instance of a class, or of a class in it."""
+    """Return whether pydantic runs validators or factories."""
     if isinstance(schema, dict):
         own = {"function", "default_factory", "post_init"} & schema.keys() or schema.get("custom_init") is True
         return bool(own) or any(_has_code(value) for key, value in schema.items() if key != "metadata")
@@ -315,7 +303,6 @@ def _is_langchain(kind: Any) -> bool:
 
 
 def _is_installed(root: str) -> bool:
-    """Return whether an imported package was installed, and is no file of the user's own beside the program."""
     module = sys.modules.get(root)
     places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
     return any(folder in pathlib.PurePath(str(place)).parts for place in places for folder in _INSTALLED)

@@ -1,11 +1,7 @@
-"""Concurrent calls that each answer, abstain, or report an unsafe environment. No exception leaves a call.
+"""Concurrent calls that answer, abstain, or report an unsafe environment.
 
-Anything that a model raises is an abstention, SystemExit and KeyboardInterrupt included: a release that stops because
-of one record's content reveals it. The caller's own Ctrl-C and cancellation arrive elsewhere, in the thread or task
-that waits here, and pass. Each call has its own thread or task, so no other cancellation reaches it.
-
-A call that times out gives up its place at once, though its thread may still run. If it kept the place, the content of
-one prompt could decide whether another is answered, and more than one vote would move.
+A model's SystemExit is an abstention: a stopped release would reveal a record. The caller's own Ctrl-C passes. A
+timeout frees its slot, or one prompt could cost another its answer.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from langchain_dp.ports import call_abandoned
 
 @dataclasses.dataclass(slots=True, repr=False)
 class Outcome:
-    """An answer, or None for an abstention. ``stop`` is a refusal without private text that ends all calls."""
+    """An answer, or None. ``stop`` ends all calls, without private text."""
 
     answer: Any = None
     stop: UnsafeEnvironment | None = None
@@ -46,13 +42,8 @@ def ask_all(
     timeout: float | None,
     context: contextvars.Context,
 ) -> tuple[list[Any | None], BaseException | None]:
-    """Ask every prompt in a daemon thread, in one of the shared ``places`` and in a copy of the sealed ``context``.
-
-    Returns:
-        The answers in order, None where a call failed or took more than ``timeout`` seconds, and the exception that
-        stopped all calls, or None.
-    """
-    if places.would_hang():  # calls of this event loop, or around this one, hold them and would wait for this one
+    """Return answers in order, None for failures, and a stop."""
+    if places.would_hang():  # calls around this one hold them and would wait for it
         places = FairSemaphore(places.count)
     answers: list[Any | None] = [None] * len(prompts)
     finished: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
@@ -82,7 +73,7 @@ def ask_all(
                 while True:
                     index, outcome = finished.get(timeout=patience)
                     patience = 0.0
-                    if calls.pop(index, None) is None:  # it expired before, and has abstained already
+                    if calls.pop(index, None) is None:  # it expired and abstained
                         continue
                     if outcome.stop is not None:
                         return answers, outcome.stop
@@ -98,20 +89,19 @@ def ask_all(
 
 @dataclasses.dataclass
 class _Call:
-    """A call in a thread: its place, its deadline, and the mark that tells it that it was abandoned."""
+    """A call in a thread."""
 
     leave: Callable[[], None]
     deadline: float
     mark: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def give_up(self) -> None:
-        """Stop waiting: the place goes to the next call at once."""
         self.mark.set()
         self.leave()
 
 
 def _start(work: Callable[[], None], mark: threading.Event, context: contextvars.Context) -> bool:
-    """Run ``work`` in a daemon thread with a copy of ``context``. A hanging model cannot keep the process alive."""
+    """A hanging model must not keep the process alive."""
     context = context.copy()
     context.run(call_abandoned.set, mark)
     try:
@@ -133,7 +123,7 @@ async def aask_all(
     patience: float | None,
     context: contextvars.Context,
 ) -> tuple[list[Any | None], BaseException | None]:
-    """Run :func:`ask_all` async, with ``patience`` as timeout. Cancelling it cancels every call under way."""
+    """Cancelling it cancels every call under way."""
     answers: list[Any | None] = [None] * len(prompts)
     stops: list[BaseException] = []
     workers: list[asyncio.Task[None]] = []
@@ -164,7 +154,7 @@ async def aask_all(
 async def _ask_within(
     ask: Callable[[], Awaitable[Outcome]], places: FairSemaphore, patience: float | None, context: contextvars.Context
 ) -> Outcome:
-    # Outcomes go through this list, not through the task's result: asyncio's debug mode logs results.
+    # asyncio's debug mode logs a task's result, so outcomes go through this list.
     cell: list[Outcome] = []
 
     async def hold() -> None:
@@ -183,7 +173,7 @@ async def _ask_within(
 
 
 async def in_own_thread(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Run ``work`` like ``asyncio.to_thread``, in a new thread: the loop's threads may all be waiting for this work."""
+    """The event loop's threads may all wait for this work."""
     done: concurrent.futures.Future[Any] = concurrent.futures.Future()
     context = contextvars.copy_context()
 
@@ -199,10 +189,7 @@ async def in_own_thread(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def in_thread(ask: Callable[[], Outcome]) -> Outcome:
-    """Run the sync ``ask`` in a new daemon thread and wait for it.
-
-    The event loop's threads are few and joined at exit: one hanging call would block the others there.
-    """
+    """The event loop's threads are joined at exit."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
     cell: list[Outcome] = []

@@ -1,18 +1,11 @@
-"""The sealed context: nothing inside it is traced, called back, cached or inherited from the outer run.
+"""The sealed context: nothing inside is traced, called back, cached or inherited.
 
-Six things carry a prompt out of a LangChain call. Each is closed here, in the current context only:
+- The outer run's config is emptied.
+- Tracing is disabled, for ``@traceable`` functions too.
+- Gates on callback managers, also LangGraph's, remove all other handlers.
+- ``model.cache`` is False inside, and a stand-in hides the global cache.
 
-- handlers and ``configurable`` values of the outer run: the inherited config is emptied
-- tracers from environment variables, ``langsmith.configure`` or a parent run: tracing is disabled
-- ``@traceable`` functions inside the model: the same
-- handlers from a config, a bound chain, a model's field, a configure hook or an instrumentation that patches the
-  callback manager: a gate on ``CallbackManager.configure``, and one on LangGraph's managers, removes them
-- a model's own cache: every model of langchain-core reads ``model.cache``, which is False inside
-- the global cache in code that reads it directly: a stand-in is empty inside, and passes calls on outside
-
-The gates stand in public places of langchain-core, a class method and a field. They do nothing outside a sealed
-context. :func:`find_problem` tests them before each use, so a gate that someone replaced, or a langchain-core that
-works otherwise, is a refusal and not a leak.
+:func:`find_problem` tests the gates before each use: a replaced gate is a refusal, not a leak.
 """
 
 from __future__ import annotations
@@ -61,20 +54,17 @@ _OLD_TRACERS = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
 
 
 def sealed(depth: Level) -> contextlib.ExitStack:
-    """Seal the current context to ``depth`` until the returned stack is closed, or its ``with`` block ends.
-
-    Sealed contexts nest. Other threads and tasks are not affected.
-    """
-    # Imported here: langsmith costs 0.1 s, which `import langchain_dp` need not pay.
+    """Seal the current context until the returned stack is closed."""
+    # Imported here: langsmith costs 0.1 s.
     from langchain_core.tracers.context import tracing_v2_callback_var
     from langsmith.run_helpers import tracing_context
 
     stack = hooked()
     outer = var_child_runnable_config.get()
-    # Values are set back, not reset by token: a generator may be closed in another context than it was opened in.
+    # Values are set back without tokens: a generator may be closed in another context.
     for variable in (level, var_child_runnable_config, _outside, tracing_v2_callback_var):
         stack.callback(variable.set, variable.get())  # type: ignore[arg-type]  # its own value
-    # Streaming handlers of the outer run would carry private text to its reader.
+    # Streaming handlers of the outer run would carry private text out.
     handlers = (outer or {}).get("callbacks") or []
     if not isinstance(handlers, list):
         handlers = [*handlers.handlers, *handlers.inheritable_handlers]
@@ -87,10 +77,7 @@ def sealed(depth: Level) -> contextlib.ExitStack:
 
 
 def hooked() -> contextlib.ExitStack:
-    """Renew the hooks of the process, and bypass the global cache until the returned stack is closed.
-
-    Every call does so, because a call that timed out may outlive its sealed context.
-    """
+    """Renew the hooks and bypass the global cache in every call, which may outlive its context."""
     global _open_blocks
     filters.install()
     with _LOCK:
@@ -102,9 +89,9 @@ def hooked() -> contextlib.ExitStack:
 
 
 def find_problem(*, try_gate: bool = True) -> str | None:
-    """Return why this process would now reveal private prompts, or None.
+    """Return why this process would reveal private prompts, or None.
 
-    ``try_gate`` also tests that callback managers stay empty and models leave caches alone (0.3 ms; once per batch).
+    ``try_gate`` tests the gates, too (0.3 ms).
     """
     if get_debug():
         return (
@@ -142,8 +129,7 @@ def find_problem(*, try_gate: bool = True) -> str | None:
 
 
 def _install_gates() -> None:
-    """Gate the callback managers and model caches, and put a stand-in before a global cache that was set meanwhile."""
-    # Computed outside the lock, which an existing gate would ask for.
+    # An existing gate would take the lock.
     kinds = (*_MANAGERS, *_graph_kinds(sys.modules.get(_GRAPHS)))
     with _LOCK:
         for manager in kinds:
@@ -158,14 +144,13 @@ def _install_gates() -> None:
 
 
 def _graph_managers(graphs: types.ModuleType | None) -> list[Callable[[RunnableConfig], BaseCallbackManager]]:
-    """Return LangGraph's own makers of managers, which report a graph's interrupts with their values."""
     names = (f"get_{kind}_graph_callback_manager_for_config" for kind in ("sync", "async"))
     return [getattr(graphs, name) for name in names if hasattr(graphs, name)]
 
 
 @functools.cache
 def _graph_kinds(graphs: types.ModuleType | None) -> tuple[Any, ...]:
-    """Return the classes of LangGraph's managers, made in an empty context: a gate would call this function."""
+    """Use an empty context, without gates."""
     return tuple(type(contextvars.Context().run(make, {})) for make in _graph_managers(graphs))
 
 
@@ -184,7 +169,6 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
 
 
 def _may_stay(handler: BaseCallbackHandler) -> bool:
-    """Return whether the handler only streams events, logs or graphs to a caller inside the block."""
     from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
     if level.get() is not Level.PRIVATE or not isinstance(handler, _StreamingCallbackHandler):
@@ -193,9 +177,9 @@ def _may_stay(handler: BaseCallbackHandler) -> bool:
 
 
 class CacheGate:
-    """The attribute ``cache`` of every model: False inside a sealed context, the model's own value outside.
+    """The attribute ``cache`` of every model, False inside.
 
-    The class does not show it, because pydantic would take it for the field's default.
+    The class shows none, or pydantic would use it as the field's default.
     """
 
     def __get__(self, model: BaseLanguageModel[Any] | None, owner: type) -> BaseCache | bool | None:
@@ -209,7 +193,7 @@ class CacheGate:
 
 
 class _SpyCache(BaseCache):
-    """A cache that records whether a model used it, and holds nothing."""
+    """A cache that records its use."""
 
     used = False
 
@@ -220,17 +204,14 @@ class _SpyCache(BaseCache):
         self.used = True
 
     def clear(self, **kwargs: Any) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 _tried: tuple[Any, ...] = ()
 
 
 def _caching_kind() -> str | None:
-    """Return the class of langchain-core whose models use their cache inside an isolated call, or None.
-
-    The test runs once, and again if anything in the classes or modules that decide it was replaced since.
-    """
+    """Return the class whose models use their cache inside, or None. Cached until classes change."""
     global _tried
     decisive = tuple(value for place in _CACHING for value in vars(place).values())
     if len(decisive) == len(_tried) and all(map(operator.is_, decisive, _tried)):
@@ -244,7 +225,7 @@ def _caching_kind() -> str | None:
     for kind, model in models.items():
         with sealed(Level.QUIET):
             model.generate_prompt(prompts)
-            # In a thread: this one may be running an event loop.
+            # This thread may run an event loop.
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(contextvars.copy_context().run, asyncio.run, model.agenerate_prompt(prompts)).result()
         if spy.used:
@@ -254,7 +235,7 @@ def _caching_kind() -> str | None:
 
 
 class CacheBypass(BaseCache):
-    """A stand-in for the global cache: empty inside sealed contexts, the real cache outside."""
+    """A stand-in for the global cache, empty inside."""
 
     def __init__(self, inner: BaseCache) -> None:
         self.inner = inner
@@ -263,29 +244,23 @@ class CacheBypass(BaseCache):
         return getattr(self.inner, name)  # other methods of the application's cache
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        """Look up the real cache, except inside."""
         return None if level.get() else self.inner.lookup(prompt, llm_string)
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        """Store, except inside."""
         if not level.get():
             self.inner.update(prompt, llm_string, return_val)
 
     def clear(self, **kwargs: Any) -> None:
-        """Clear the real cache."""
         self.inner.clear(**kwargs)
 
     async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        """Async twin of :meth:`lookup`."""
         return None if level.get() else await self.inner.alookup(prompt, llm_string)
 
     async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        """Async twin of :meth:`update`."""
         if not level.get():
             await self.inner.aupdate(prompt, llm_string, return_val)
 
     async def aclear(self, **kwargs: Any) -> None:
-        """Async twin of :meth:`clear`."""
         await self.inner.aclear(**kwargs)
 
 
@@ -293,7 +268,6 @@ _open_blocks = 0
 
 
 def restore_cache() -> None:
-    """Restore the global cache when the last :func:`hooked` block of the process is over."""
     global _open_blocks
     with _LOCK:
         _open_blocks -= 1

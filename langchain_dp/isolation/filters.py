@@ -1,9 +1,4 @@
-"""Filters that drop log records, warnings and uncaught errors inside isolated calls.
-
-Provider clients log request bodies at DEBUG, warnings may quote their subject, and an error of a ``__del__`` or of a
-thread quotes its input. All filters read one context variable, so they concern the calling thread or task only. Outside
-isolated calls they do nothing, which is why they may stay in place.
-"""
+"""Filters for log records, warnings and uncaught errors of isolated calls, by one context variable."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from typing import Any
 
 
 class Level(enum.IntEnum):
-    """Level of hiding in the current context. Nested contexts take the larger level."""
+    """Nested contexts take the larger level."""
 
     OPEN = 0
     PRIVATE = 1
@@ -35,10 +30,7 @@ class _DropQuietRecords(logging.Filter):
 
 
 class _PassedOutside:
-    """A hook of the process that passes on calls from outside isolated calls, and otherwise runs ``inside``.
-
-    Each hook is called in the context of the isolated call that caused it.
-    """
+    """A process hook that acts as ``inside`` in isolated calls only."""
 
     def __init__(self, outside: Callable[..., Any], inside: Callable[..., Any] = lambda *_: None) -> None:
         self._outside, self._inside = outside, inside
@@ -48,7 +40,7 @@ class _PassedOutside:
 
 
 class _DropQuietThreads:
-    """A ``threading.excepthook`` that ignores threads of isolated calls: it runs outside a thread's context."""
+    """A ``threading.excepthook`` that ignores threads of isolated calls."""
 
     def __init__(self, outside: Callable[[Any], object]) -> None:
         self._outside = outside
@@ -85,11 +77,8 @@ _RECORDS = _DropQuietRecords()
 
 
 def install() -> None:
-    """Put the filters in front of all loggers, and of every handler and hook that exists now.
-
-    Loggers are stopped as well as handlers, because error reporters hook in between.
-    """
-    # These hooks see a record before any filter, a warning despite the filters, or an uncaught error.
+    """Filter loggers and handlers: error reporters hook in between."""
+    # These hooks run before any filter.
     factory = logging.getLogRecordFactory()
     if not isinstance(factory, _PassedOutside):
         logging.setLogRecordFactory(_PassedOutside(factory, logging.LogRecord))
@@ -101,7 +90,7 @@ def install() -> None:
         threading.excepthook = _DropQuietThreads(threading.excepthook)
     if not hasattr(threading.Thread.start, _STARTED_QUIET):
         threading.Thread.start = _marking(threading.Thread.start)  # type: ignore[method-assign,assignment]
-    if not hasattr(logging.Logger.handle, _DROPS):  # of the class, since a provider may make its logger in the call
+    if not hasattr(logging.Logger.handle, _DROPS):  # a provider may create its logger in the call
         logging.Logger.handle = _dropping(logging.Logger.handle)  # type: ignore[method-assign]
     for logger in (logging.root, *logging.root.manager.loggerDict.copy().values()):
         for handler in getattr(logger, "handlers", ()):  # a place in the tree of loggers has none

@@ -1,28 +1,17 @@
 """A model whose calls leave no trace.
 
-An isolated call closes callbacks and config of the outer run, tracers (environment variable, parent run,
-``@traceable``), handlers and caches of every model inside, the global cache, log records and warnings of the provider's
-client, and exception texts. Nothing reaches ``astream_events`` of the outer chain.
-
-:mod:`langchain_dp.isolation.accept` lists the accepted models. Certificates name the user's classes that declare
-``keeps_no_prompts: ClassVar[bool] = True``, and the parts that ``trust_opaque_model=True`` accepts.
-
 Limits that cannot be closed here:
 
-- code inside the model that prints, writes files, logs outside ``logging``, or forces a trace
-  (``@traceable(enabled=True)``), and spans of an OpenTelemetry instrumentation of the provider's client
-- threads that such code starts without copying the context, and errors in objects that are freed later
-- a memory of the model's server, or of an installed library's client (an HTTP client with a cache)
+- code inside the model that prints, writes files, logs outside ``logging``, forces a trace or starts threads without
+  the context, and OpenTelemetry spans of the provider's client
+- errors in objects that are freed later
+- a memory of the model's server, or of an installed library's client
 - ``set_debug(True)`` in another thread during a call
-- the time that calls take. In a shared model a long prompt may slow down other calls until they time out, use up a rate
-  limit, or bring the server down. Then one record moves more than one vote, or ends a release. Give no timeout, or one
-  that no healthy call reaches beside the longest record, and a rate limit that fits all calls at once (or retries that
-  outlast it).
-- Ctrl-C in an event loop without a SIGINT handler (``asyncio.run`` has one) may hit the model's own code, and is then
-  that call's abstention
+- time: a long prompt may expire other calls, use up a rate limit or crash the server. Then one record moves more than
+  one vote, or ends a release.
+- Ctrl-C in an event loop without a SIGINT handler, which may become an abstention
 
-A model that answers one call after the other declares ``serializes_calls: ClassVar[bool] = True``. It takes no timeout,
-because the time spent waiting for other members' prompts would count.
+A model with ``serializes_calls: ClassVar[bool] = True`` takes no timeout: waiting for other prompts would count.
 """
 
 from __future__ import annotations
@@ -51,7 +40,6 @@ from langchain_dp.isolation.filters import Level
 from langchain_dp.redact import interruption
 
 CALLS = 16
-"""Calls under way at once, unless another number is given."""
 _SHARES = (
     "{} is one llama.cpp context that reuses the common start of successive prompts. One prompt's length may so change "
     "the last bits of the next answer. ChatLlamaCpp of langchain_dp.integrations.llama_cpp starts every call afresh."
@@ -70,23 +58,17 @@ class Failure:
 class IsolatedModel:
     """A model whose calls only the model sees.
 
-    Answers are the model's, or the results of ``read``. A call that fails or takes too long gives None: the prompt
-    abstains, so that one record moves at most one vote. Its exception is dropped with its text, for every type (also
-    SystemExit, KeyboardInterrupt, CancelledError and GeneratorExit raised by the model). Each prompt is a call of its
-    own, because in a joint batch the length of one prompt can change the answer to another. Certificates give its
-    ``name``, which is never an address or a key.
+    A failed or slow call gives None: the prompt abstains, so one record moves at most one vote. Its exception is
+    dropped, of any type. Each prompt is a separate call: in a batch, one prompt's length can change another's answer.
 
     Args:
-        llm: A chat model, an LLM, or a Runnable around one. It is not changed.
-        max_concurrency: Calls under way at once, over all batches, threads and event loops. Calls that timed out do not
-            count, though their threads may still run. Nor do calls inside a call, which would wait for themselves.
-        trust_opaque_model: Whether to accept parts that are not on the allow-list.
-        read: Applied to each answer inside its call. If it raises, the prompt abstains.
+        llm: A chat model, an LLM, or a Runnable around one.
+        max_concurrency: Calls at a time, without timed-out and nested ones.
+        trust_opaque_model: Accept parts that are not on the allow-list.
+        read: Applied to each answer inside its call.
 
     Raises:
-        InvalidParameter: ``model`` is no Runnable, or a bound is not met.
-        UnsafeEnvironment: ``model`` keeps its prompts (a message history, a graph with a checkpointer or a store), or
-            has a part that is neither on the allow-list nor trusted.
+        UnsafeEnvironment: The model keeps prompts, or has an unknown part that is not trusted.
     """
 
     def __init__(
@@ -112,7 +94,7 @@ class IsolatedModel:
                 "class of your own, or set trust_opaque_model=True, if these parts keep nothing of their prompts: "
                 "certificates say so."
             )
-        # The package's own model has a lock and starts every call afresh.
+        # The package's own model has a lock and a fresh start.
         shares = parts.shares and parts.serializes is None
         self._serializes = self.name if shares else parts.serializes
         notes = (
@@ -125,13 +107,10 @@ class IsolatedModel:
 
     @property
     def at_once(self) -> int:
-        """Calls that may be under way at once. 1 for a model that answers one after the other."""
         return self._places.count if self._serializes is None else 1
 
     def check_timeout(self, timeout: float | None) -> None:
-        """Refuse a timeout below zero, or one for a model that ``serializes_calls``: a long prompt would expire other
-        calls.
-        """
+        """Serialized calls take none: a long prompt would expire others."""
         if timeout is None:
             return
         validate.number("timeout", timeout, above=0.0, remedy="Give seconds, or None to wait for the model.")
@@ -148,21 +127,10 @@ class IsolatedModel:
     def batch(
         self, prompts: Sequence[Any], *, timeout: float | None = None, public: int = 0, checked: bool = False
     ) -> list[Any | None]:
-        """Ask every prompt (a list of messages, or a str) and return the answers in order, None for an abstention.
+        """Return the answers in order, None for an abstention.
 
-        Args:
-            prompts: Private prompts.
-            timeout: Seconds for one call, from its start. With None no call depends on another. See the module's
-                limits.
-            public: How many of the first prompts are PUBLIC. They start first, and a :class:`Failure` replaces a
-                missing answer.
-            checked: Whether the caller has just called :func:`check_environment`. Each call tests debug mode again.
-
-        Raises:
-            InvalidParameter: A bound is not met, or the model takes no timeout.
-            UnsafeEnvironment: See :func:`check_environment`.
-            KeyboardInterrupt, SystemExit, CancelledError: The caller's own only (Ctrl-C, a signal, cancellation of its
-                task), without text and frames of the calls.
+        The first ``public`` prompts are PUBLIC, with a :class:`Failure` for a missing answer. ``timeout`` is in seconds
+        per call. Only the caller's own Ctrl-C or cancellation is raised.
         """
         self.check_timeout(timeout)
         batch = _Batch(len(prompts), public, checked)
@@ -184,7 +152,6 @@ class IsolatedModel:
         public: int = 0,
         checked: bool = False,
     ) -> list[Any | None]:
-        """Run :meth:`batch` async, with the model's own async methods where it has them."""
         self.check_timeout(timeout)
         batch = _Batch(len(prompts), public, checked)
         if batch.stop is None:
@@ -199,15 +166,7 @@ class IsolatedModel:
         return batch.finish(timeout)
 
     def probe(self, prompt: Any, *, timeout: float | None = None, times: int = 1) -> Any:
-        """Ask a PUBLIC prompt before any charge, ``times`` times at once, and return an answer.
-
-        This shows whether the model's server takes so many calls. If some calls fail, they are retried once together.
-
-        Raises:
-            ModelUnavailable: The model failed. With type and first 200 characters of its exception, and the number of
-                answered calls.
-            UnsafeEnvironment: As for :meth:`batch`.
-        """
+        """Ask a PUBLIC prompt ``times`` times at once, and retry failures once."""
         answers = self.batch([prompt] * times, timeout=timeout, public=times)
         retries = _some_failed(answers)  # by chance, perhaps
         repeated = self.batch([prompt] * retries, timeout=timeout, public=retries) if retries else answers
@@ -220,14 +179,12 @@ class IsolatedModel:
         timeout: float | None = None,  # noqa: ASYNC109  # as in probe
         times: int = 1,
     ) -> Any:
-        """Async twin of :meth:`probe`."""
         answers = await self.abatch([prompt] * times, timeout=timeout, public=times)
         retries = _some_failed(answers)
         repeated = await self.abatch([prompt] * retries, timeout=timeout, public=retries) if retries else answers
         return self._probe_answer(answers, repeated)
 
     def _probe_answer(self, answers: Sequence[Any], repeated: Sequence[Any]) -> Any:
-        """Return one answer, or raise ModelUnavailable. ``repeated`` are the answers to the retries."""
         failed = [answer for answer in repeated if isinstance(answer, Failure)]
         if not failed:
             return next(answer for answer in answers if not isinstance(answer, Failure))
@@ -246,12 +203,12 @@ class IsolatedModel:
 
     def _ask(self, batch: _Batch, place: int, prompt: Any) -> Outcome:
         try:
-            # In each call: debug mode may have been switched on meanwhile.
+            # Debug mode may have been switched on meanwhile.
             if problem := find_problem(try_gate=False):
                 return Outcome(stop=UnsafeEnvironment(problem))
             with hooked():
                 return Outcome(self._read(self._runnable.invoke(prompt, {"callbacks": CallbackManager(handlers=[])})))
-        except BaseException as error:  # Ctrl-C never comes here: Python raises it in the main thread, which waits
+        except BaseException as error:  # Python raises Ctrl-C in the main thread, which waits
             batch.note(place, error)
         return Outcome()
 
@@ -265,13 +222,13 @@ class IsolatedModel:
                 # A manager, not []: BaseLLM.agenerate reads callbacks[0] of an empty list.
                 config: RunnableConfig = {"callbacks": CallbackManager(handlers=[])}
                 return Outcome(self._read(await self._runnable.ainvoke(prompt, config)))
-        except BaseException as error:  # the caller's cancellation reaches the caller. This task is the call's alone
+        except BaseException as error:  # the caller's cancellation does not reach this task
             batch.note(place, error)
         return Outcome()
 
 
 class _Batch:
-    """The state of one batch: its stop, its answers, and the failures of its PUBLIC calls, which come first."""
+    """The state of one batch."""
 
     def __init__(self, prompts: int, public: int, checked: bool) -> None:
         if prompts > public:
@@ -284,7 +241,7 @@ class _Batch:
 
     @contextlib.contextmanager
     def sealed(self) -> Iterator[contextvars.Context]:
-        """Give the block a sealed copy of the context, and store its exception without text and frames."""
+        """Seal a copy of the context, and store its exception without text."""
         try:
             context = contextvars.copy_context()
             seal = context.run(sealed, Level.QUIET)
@@ -293,7 +250,7 @@ class _Batch:
             finally:
                 context.run(seal.close)
         except BaseException as error:
-            # The arguments of a cancellation identify its caller. A model's own cancellation never arrives here.
+            # The arguments of a cancellation identify its caller.
             if isinstance(error, asyncio.CancelledError):
                 self.stop = asyncio.CancelledError(*error.args)
             else:  # Ctrl-C while waiting, or a bug of this package
@@ -312,7 +269,6 @@ class _Batch:
 
 
 def _some_failed(answers: Sequence[Any]) -> int:
-    """Return the number of failed calls. 0 if all failed."""
     failed = sum(isinstance(answer, Failure) for answer in answers)
     return failed if failed < len(answers) else 0
 
@@ -320,9 +276,7 @@ def _some_failed(answers: Sequence[Any]) -> int:
 def _described(error: BaseException, *, whole: bool) -> str:
     """Describe the exception of a public call.
 
-    Once any model of this process has sent a private prompt (two may share an account), a provider's text may reveal
-    how much of a shared limit the prompts used up ("29,500 of 30,000 tokens"). Then only the operating system's text
-    remains, and that of a refusal that names no limit.
+    After a private prompt, a provider's text may reveal the use of a shared limit, and is dropped.
     """
     status, code = getattr(error, "status_code", None), getattr(error, "errno", None)
     kind = f"{type(error).__name__}" if not isinstance(status, int) else f"{type(error).__name__} (status {status})"
@@ -338,5 +292,4 @@ def _described(error: BaseException, *, whole: bool) -> str:
 
 
 _sent_private = threading.Event()
-"""Set once a private prompt has left this process."""
 _OF_THE_REQUEST = (401, 404, 422)

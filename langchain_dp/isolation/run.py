@@ -13,36 +13,29 @@ from langchain_dp.isolation.filters import Level
 
 
 def check_environment() -> None:
-    """Refuse to run where private prompts would be printed or handed out whatever this package does.
-
-    Raises:
-        UnsafeEnvironment: langchain's debug mode is on, a tracer that langchain-core no longer supports is set, or
-            another library adds handlers to every run. The message names the remedy.
-    """
+    """Raise UnsafeEnvironment if a setting or library would reveal prompts."""
     if problem := find_problem():
         raise UnsafeEnvironment(problem)
 
 
-# Open private runs of the current context, innermost first, each with its seal. None for a run that has ended.
+# Open private runs of the context with their seals, innermost first. None for an ended run.
 _open_runs: ContextVar[tuple[tuple[private_run | None, contextlib.ExitStack], ...]] = ContextVar(
     "langchain_dp_private_runs", default=()
 )
 
 
 class private_run:  # reads as a statement: `with private_run():`
-    """Run a whole chain without traces: no tracing, no callbacks, no model or global cache, from the root run on.
+    """Run a whole chain without traces: no tracing, no callbacks, no model or global cache.
 
-    It covers the current context, in async code too, and the threads that LangChain starts from it. All handlers are
-    ignored, also those in ``config``, bound to the chain or set on a model. Handlers that only stream
+    It covers the current context, async code, and threads that LangChain starts from it. Handlers that only stream
     ``astream_events`` or ``astream_log`` to a caller inside the block still work.
 
-    Not covered: log records of the user's code and of libraries (a server's client may log whole requests at DEBUG). A
-    graph compiled with ``debug=True``, which prints. A graph's own checkpointer, store or cache. Work that is consumed
-    after the block or continues after it (read a stream inside, join a thread inside), and the body of a generator that
-    others drive: put the block around the loop that reads it.
+    Not covered: log records of the user's code and of libraries, graphs compiled with ``debug=True``, a graph's own
+    checkpointer, store or cache, and work that is consumed or continues after the block. The body of a generator needs
+    the block around the loop that reads it.
 
     Raises:
-        UnsafeEnvironment: On entry. See ``check_environment``.
+        UnsafeEnvironment: On entry: a global setting or library would reveal prompts.
 
     Examples:
         >>> with private_run():
@@ -59,12 +52,12 @@ class private_run:  # reads as a statement: `with private_run():`
     ) -> None:
         runs = list(_open_runs.get())
         place = next((number for number, (entered, _) in enumerate(runs) if entered is self), None)
-        if place is None:  # a generator was closed in another context, whose seals are not its own
+        if place is None:  # a generator was closed in another context
             context.restore_cache()
             return
         runs[place] = None, runs[place][1]
         over = []
-        while runs and runs[0][0] is None:  # a run opens the context only after the runs entered later have ended
+        while runs and runs[0][0] is None:  # a run opens the context only after all later runs
             over.append(runs.pop(0)[1])
         _open_runs.set(tuple(runs))
         for stack in over:

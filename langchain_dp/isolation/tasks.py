@@ -1,9 +1,4 @@
-"""A guard so that tasks of a model inside an isolated call cannot end the event loop.
-
-asyncio hands SystemExit and KeyboardInterrupt of any task to the caller of the loop, past every ``except`` around the
-task. LangChain runs chat models and the steps of a sequence in tasks, so a model that raises one of these on one
-record's content would end the whole program. The loop's task factory is the one place before asyncio sees them.
-"""
+"""A model's tasks must not end the event loop: asyncio passes their SystemExit past every ``except``."""
 
 from __future__ import annotations
 
@@ -16,14 +11,11 @@ from langchain_dp.isolation.filters import Level, level
 
 
 class ModelStopped(Exception):
-    """A SystemExit or KeyboardInterrupt that a model raised in a task. Carries no text."""
+    """A SystemExit or KeyboardInterrupt in a task, without text."""
 
 
 class _Guarded(Coroutine[Any, Any, Any]):
-    """A coroutine whose SystemExit and KeyboardInterrupt become ModelStopped.
-
-    Not an ``async def`` around it: if that were cancelled before its first step, the inner one would never be awaited.
-    """
+    """A coroutine that raises ModelStopped. An ``async def`` cancelled early would never await the inner one."""
 
     def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
         self._inner = inner
@@ -41,7 +33,7 @@ class _Guarded(Coroutine[Any, Any, Any]):
         return self._inner.__await__()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # cr_frame and others, for inspection of tasks
+        return getattr(self._inner, name)  # cr_frame and others
 
 
 def _run_step(step: Callable[..., Any], *args: Any) -> Any:
@@ -53,20 +45,20 @@ def _run_step(step: Callable[..., Any], *args: Any) -> Any:
 
 
 class _QuietTask(asyncio.Task[Any]):
-    """A task with an empty repr: an event loop in debug mode logs slow tasks, with the text of their errors."""
+    """A task with an empty repr, for asyncio's debug mode."""
 
     def __repr__(self) -> str:
         return "<Task of an isolated call>"
 
 
 def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Retrieve the task's error: asyncio reports an unretrieved one, with its text, when the task is freed."""
+    """Keep asyncio from reporting the error."""
     if not task.cancelled():
         task.exception()
 
 
 class _Factory:
-    """The loop's own task factory outside isolated calls. Plain tasks of guarded coroutines inside."""
+    """The loop's own task factory outside, guarded tasks inside."""
 
     def __init__(self, inner: Callable[..., Any] | None) -> None:
         self.inner = inner
@@ -85,7 +77,7 @@ class _Factory:
 
 
 class _Reports:
-    """An exception handler that drops reports of isolated calls, which hold their arguments."""
+    """Drops reports of isolated calls."""
 
     def __init__(self, inner: Callable[..., Any] | None) -> None:
         self.inner = inner
@@ -98,7 +90,6 @@ class _Reports:
 
 @contextlib.contextmanager
 def guarded_tasks() -> Iterator[None]:
-    """Guard the tasks that isolated calls start in the running loop. Restore its own factory after the last one."""
     loop = asyncio.get_running_loop()
     before = loop.get_task_factory()
     factory = before if isinstance(before, _Factory) else _Factory(before)

@@ -1,9 +1,6 @@
-"""Calls of an engine in a worker thread, so that only the caller's own signals interrupt the caller.
+"""Calls of an engine in a worker thread: only the caller's own signals interrupt the caller.
 
-An engine may raise anything, depending on one record: a ``CancelledError`` of its HTTP client, a ``SystemExit`` of its
-library. In the caller's thread these look like the caller's own Ctrl-C or cancellation, which must pass. A release that
-ends after its charge would then distinguish two neighboring data sets. A worker thread separates the two: Python
-delivers Ctrl-C to the main thread alone, and asyncio cancels tasks, not threads.
+An engine's SystemExit may depend on a record, which a charged release must not reveal.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ _PATIENCE = 0.1  # seconds
 
 @dataclasses.dataclass(slots=True, repr=False)
 class EngineResult(Generic[Answer]):
-    """The result of an engine call. Private."""
+    """The private result of an engine call."""
 
     answer: Answer | None = None  # None if the call failed
     failure: str = ""  # type name of the exception
@@ -37,15 +34,7 @@ class EngineResult(Generic[Answer]):
 
 
 def call_engine(work: Callable[[], Answer]) -> EngineResult[Answer]:
-    """Do the work in a worker thread, in a sealed copy of this context: it is not traced, logged or cached.
-
-    Each thread reuses one worker. A hop costs some ten microseconds, and an engine whose library keeps a team of
-    threads per caller always sees the same caller.
-
-    Raises:
-        KeyboardInterrupt, SystemExit: The caller's own signals in this thread, and nothing else. The call continues in
-            its worker, which finds :data:`langchain_dp.ports.call_abandoned` set.
-    """
+    """Call an engine in this thread's worker, in a sealed context."""
     worker = getattr(_of_thread, "worker", None)
     if worker is None or worker.process != forks.process():
         worker = _of_thread.worker = _EngineWorker()
@@ -74,7 +63,7 @@ def _result_of(work: Callable[[], Answer]) -> EngineResult[Answer]:
 
 
 class _EngineWorker:
-    """A daemon thread that does one task after the other until nobody holds this object."""
+    """A daemon thread that ends with this object."""
 
     def __init__(self) -> None:
         self.process = forks.process()
@@ -86,7 +75,7 @@ class _EngineWorker:
 def _work(tasks: queue.SimpleQueue[Callable[[], Any] | None]) -> None:
     while (task := tasks.get()) is not None:
         task()
-        del task  # it would hold private text until the next one arrives
+        del task  # it holds private text
 
 
 _of_thread = threading.local()

@@ -1,4 +1,4 @@
-"""DP-OPT: private prompts written by a local model for a cloud model (Hong et al., ICLR 2024), and its kin."""
+"""DP-OPT: private prompts written by a local model for a cloud model (Hong et al., ICLR 2024)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base class of the two private prompt Runnables."""
+"""Base of the private prompt Runnables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
 
 class PromptRunnable(RunRunnable):
-    """Base of :class:`DPPromptOptimizer` and :class:`DPPromptSelector`: examples in, one prompt out."""
+    """Base of the Runnables that turn examples into one prompt."""
 
     _working = "while a prompt was optimized"
 
@@ -71,24 +71,21 @@ class PromptRunnable(RunRunnable):
     def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> ChatPromptTemplate:  # noqa: A002  # Runnable's name
         """Release one prompt.
 
-        The run's own callbacks see neither the examples nor their number. An enclosing run does: in ``optimizer |
-        chain`` LangChain passes the input to the callbacks of the whole chain. Pass ``PrivateRecords``, which show
-        nothing, or wrap the call in ``private_run()``.
+        The run's own callbacks do not see the examples. An enclosing run, such as ``optimizer | chain``, passes them to
+        its callbacks, unless they are ``PrivateRecords`` or ``private_run()`` surrounds it.
 
         Args:
-            input: Private examples: mappings with ``text``, ``label`` and the template's other variables, or any other
-                input of ``PrivateRecords``. None uses those of :meth:`from_dataframe`.
+            input: Private examples: mappings with ``text``, ``label`` and the template's other variables, or any input
+                of ``PrivateRecords``. None uses those of :meth:`from_dataframe`.
             config: LangChain config.
             **kwargs: Refused.
 
         Returns:
-            The forward prompt under the released instruction, with braces escaped. ``OptPrompts.system`` decides
-            between one human message and a system and a human message. ``metadata["dp"]`` is the certificate and
-            survives ``dumps`` and ``loads``.
+            The forward prompt under the released instruction. ``metadata["dp"]`` is the certificate.
 
         Raises:
             InvalidParameter: Examples or settings are out of bounds. Nothing was spent.
-            BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
+            BudgetExceeded: The plan does not fit into the ledger. Nothing was spent.
             PlanError: The ledger holds another plan, or a complete run over other examples, under this name.
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
         """
@@ -103,18 +100,18 @@ class PromptRunnable(RunRunnable):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> ChatPromptTemplate:
-        """Async version of :meth:`invoke`. A cancelled call spends nothing more, and the next call resumes the run."""
+        """Async twin of :meth:`invoke`. After a cancellation, the next call resumes the run."""
         reject_extra_kwargs(kwargs)
         prompt: OptimizedPrompt = await self._aexecute(PrivateArgs.of(input), config)
         return prompt.template()
 
     @hold_arguments("examples")
     def optimize(self, examples: Examples | None = None, config: RunnableConfig | None = None) -> OptimizedPrompt:
-        """Run like :meth:`invoke`, but return the prompt with its certificate and settings, ready to save.
+        """Run like :meth:`invoke`, but return the prompt with its certificate and settings.
 
-        Ctrl-C loses the current call only. Call again with the same examples to resume. With a ledger in a file a new
-        process can resume too. A selection that was charged by a process that is gone is lost. The candidates stay in
-        :meth:`released`. A complete run returns its prompt again at no cost.
+        After Ctrl-C, call again with the same examples to resume, also in a new process if the ledger is in a file. If
+        a process ends between charging and storing the selection, the selection is lost. A complete run returns its
+        prompt again free.
         """
         prompt: OptimizedPrompt = self._execute(PrivateArgs.of(examples), config)
         return prompt
@@ -123,10 +120,7 @@ class PromptRunnable(RunRunnable):
     async def aoptimize(
         self, examples: Examples | None = None, config: RunnableConfig | None = None
     ) -> OptimizedPrompt:
-        """Async version of :meth:`optimize`, in a worker thread that stops before its next call when cancelled.
-
-        A charged selection is still drawn: if the process ended first, it would be lost.
-        """
+        """Async twin of :meth:`optimize`. Cancelled, it still draws a charged selection."""
         prompt: OptimizedPrompt = await self._aexecute(PrivateArgs.of(examples), config)
         return prompt
 
@@ -137,12 +131,12 @@ class PromptRunnable(RunRunnable):
         return result.instruction
 
     def released(self) -> list[str]:
-        """Return the candidates released so far, without the initial instruction."""
+        """Return the candidates released so far."""
         texts = self._private.released()
         return [ReleasedText(text, self.certificate().as_sources()) for text in texts]
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the guarantee of the run in its current state. InvalidParameter: No run has started yet."""
+        """Return the guarantee of the run in its current state. Raise InvalidParameter before its start."""
         return self._private.certificate()
 
     @hold_arguments("examples")
@@ -155,14 +149,14 @@ class PromptRunnable(RunRunnable):
 
     @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> OptPlanReport:
-        """Forecast cost, time and usefulness of a run. Spends nothing.
+        """Forecast cost, time and usefulness of a run, free.
 
         Args:
-            examples: The examples, to estimate their lengths (do not publish that estimate), or their number.
+            examples: The examples, whose lengths make the estimate private, or their number.
 
         Raises:
             InvalidParameter, BudgetExceeded: As in :meth:`invoke`.
-            ModelUnavailable: The engine could not count the tokens of an example.
+            ModelUnavailable: The engine could not count tokens.
         """
         records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
         neighbors: Neighbors = self._private.neighbors

@@ -1,9 +1,4 @@
-"""OPT and DLN-1, the prompt optimizers to compare DP-OPT with. Neither is private.
-
-OPT (Hong et al. 2024, Algorithm 1 without noise) counts the votes of subsets and takes the winner. DLN-1 (Sordoni et
-al. 2023; Algorithm 3 of Hong et al. 2024) samples whole prompts from single batches of records. A prompt of either may
-repeat a record word for word.
-"""
+"""OPT and DLN-1, non-private prompt optimizers for comparison."""
 
 from __future__ import annotations
 
@@ -41,7 +36,7 @@ from langchain_dp.redact import redact_errors
 
 @dataclasses.dataclass(frozen=True)
 class DLNSettings:
-    """Settings of DLN-1. The defaults are those of Hong et al. 2024.
+    """Settings of DLN-1, by default those of Hong et al. 2024.
 
     Args:
         steps: Rounds of improvement.
@@ -78,18 +73,14 @@ _REASONS = {
 
 @redact_errors("while a prompt was optimized")
 def optimize_with_opt(optimizer: DPPromptOptimizer, examples: Examples, *, seed: int | None = None) -> OptimizedPrompt:
-    """Write a prompt with the settings of ``optimizer``, but without noise. NOT private, and charged to no ledger.
+    """Write a prompt like ``optimizer``, but without noise. NOT private, and charged to no ledger.
 
-    One batch of subsets writes a whole candidate, the token with most votes wins, and the candidate with most correct
-    answers on the validation records is returned.
+    Source: Hong et al. 2024, Algorithm 1 without noise.
 
     Args:
-        optimizer: Gives model, labels, templates and settings. Its budget is not used.
+        optimizer: Model, labels, templates and settings.
         examples: As in ``optimizer.optimize``.
         seed: Reproducible coins.
-
-    Returns:
-        The prompt. Its ``certificate.private`` is False.
 
     Raises:
         InvalidParameter: Examples or settings are out of bounds.
@@ -140,14 +131,13 @@ def optimize_with_dln1(
 ) -> OptimizedPrompt:
     """Improve the instruction of ``optimizer`` by DLN-1. NOT private, and charged to no ledger.
 
-    Args:
-        optimizer: Gives model, labels, initial instruction and templates. Its budget is not used.
-        examples: As in ``optimizer.optimize``.
-        dln: Numbers of the run.
-        seed: Reproducible samples.
+    Source: Sordoni et al. 2023; Hong et al. 2024, Algorithm 3. ``candidates`` are all sampled prompts.
 
-    Returns:
-        The prompt. ``candidates`` are all sampled prompts. Its ``certificate.private`` is False.
+    Args:
+        optimizer: Model, labels, initial instruction and templates.
+        examples: As in ``optimizer.optimize``.
+        dln: Settings of the run.
+        seed: Reproducible samples.
 
     Raises:
         InvalidParameter: Examples or settings are out of bounds.
@@ -178,14 +168,13 @@ def optimize_with_dln1(
 
 @dataclasses.dataclass(eq=False, repr=False)
 class MajorityVote:
-    """Tokens of OPT: one batch of subsets per candidate, the token with most votes, no noise. Not private."""
+    """Non-private tokens of OPT: the same subsets vote on a whole candidate."""
 
     subset_votes: SubsetVotes
     max_calls: int
     batch: list[Subset] = dataclasses.field(default_factory=list)
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None:
-        """Return the token with most votes, ties to the smaller one. None without votes."""
         self.max_calls -= 1
         if not written or not self.batch:
             self.batch = self.subset_votes.draw()
@@ -195,11 +184,9 @@ class MajorityVote:
         return sorted(winners, key=lambda token: (isinstance(token, str), token))[0] if winners else None
 
     def left(self) -> int:
-        """Return the calls left."""
         return self.max_calls
 
     def close(self) -> None:
-        """Drop the caches of the subsets."""
         self.subset_votes.close()
 
 
@@ -225,7 +212,7 @@ class DLN1:
         *,
         advance: Callable[[], object],
     ) -> str:
-        """Return the best instruction by mean log-probability of the right label, the current one included."""
+        """Return the instruction with the largest mean log-probability of correct labels."""
         scores: dict[str, float] = {}
         for step in range(self.settings.steps):
             shown = self.rng.sample(list(training), min(self.settings.demonstrations, len(training)))
@@ -283,7 +270,6 @@ class DLN1:
 
 
 def not_private(method: str, engine: NextTokenVoter) -> PrivacyCertificate:
-    """Return a certificate that promises nothing, and says why."""
     return PrivacyCertificate(
         mechanism=f"non-private {method}", epsilon=math.inf, delta=0.0, neighbors=Neighbors.REPLACE_ONE,
         spent=(math.inf, 0.0), model=engine.name, private=False, reason=_REASONS[method],

@@ -13,12 +13,12 @@ from langchain_dp.opt.text import Text
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A written and paid text. It is released, whether it is handed over or not.
+    """A written text. It is released and paid for, even if dropped.
 
     Args:
         text: The instruction.
-        dropped: Why it is not handed over, or "".
-        cut: Unfinished sentence that was removed from its end, or "".
+        dropped: Reason why it cannot be selected, or "".
+        cut: Unfinished sentence removed from its end, or "".
 
     Examples:
         >>> optimized = optimizer.optimize(rows)
@@ -36,19 +36,17 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class PromptChoice:
-    """A prompt that may be handed over, public or released: its instruction, and a word per label in public order."""
+    """A public or released instruction, with a word per label."""
 
     instruction: str
     words: tuple[str, ...]
 
 
 def echo_of(settings: Settings) -> Echo:
-    """Return what no candidate may repeat. Tokens that would repeat it are not drawn."""
     return request_echo(settings.prompts, settings.instruction) if settings.candidate_options.filtered else Echo()
 
 
 def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[Candidate]:
-    """Return the candidates of a run in the order in which they were written."""
     candidates = []
     for each in written:
         instruction, complete = text.instruction(each.tokens), each.ended in ("end", "stop")
@@ -65,7 +63,7 @@ def judged(settings: Settings, text: Text, written: Sequence[Written]) -> list[C
 
 
 def choices(settings: Settings, written: Sequence[Candidate]) -> list[PromptChoice]:
-    """Return the candidates, the alternatives and, last, the initial instruction, which replaces dropped candidates."""
+    """The initial instruction comes last, and replaces dropped candidates."""
     words = tuple(settings.words)
     initial = PromptChoice(settings.instruction, words)
     candidates = [initial if each.dropped else PromptChoice(each.text, words) for each in written]

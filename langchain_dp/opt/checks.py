@@ -1,4 +1,4 @@
-"""Checks of the arguments, before anything is reserved or spent. No message holds text of a record."""
+"""Checks of the arguments, without text of a record."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from langchain_dp.ports import LabelScorer, NextTokenVoter
 
 
 def check_model(model: object, kbar: int = 0) -> None:
-    """Require an engine that writes tokens and scores labels. The threshold of LimitedDomain covers more than kbar
-    tokens.
-    """
+    """Require an engine that writes and scores, with more than kbar tokens."""
     validate.require_instance("model", model)
     if not (isinstance(model, NextTokenVoter) and isinstance(model, LabelScorer)):
         raise InvalidParameter(
@@ -31,7 +29,6 @@ def check_model(model: object, kbar: int = 0) -> None:
 
 
 def check_instruction(instruction: object) -> str:
-    """Return the initial instruction, stripped. Refuse a blank one."""
     if not isinstance(instruction, str) or not instruction.strip():
         raise InvalidParameter(
             f"Expected instruction={instruction!r} to say what the task is. A plain sentence will do: it is public."
@@ -44,7 +41,6 @@ _LIKE = 'an instruction (str), PromptAlternative("...", words={...}) and {"instr
 
 
 def alternatives(given: object) -> tuple[PromptAlternative, ...]:
-    """Return each public alternative as a :class:`PromptAlternative`."""
     items = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else None
     if items is None:
         raise InvalidParameter(f"Expected alternatives of type {type(given).__name__} to be a list, each of {_LIKE}.")
@@ -63,7 +59,7 @@ def alternatives(given: object) -> tuple[PromptAlternative, ...]:
 
 
 def check_room(model: NextTokenVoter, settings: Settings) -> None:
-    """Require that the public text leaves room in the model's context for the beginning of each example."""
+    """Require space in the context for each example's beginning."""
     if not settings.writes:
         return
     prompts = settings.prompts

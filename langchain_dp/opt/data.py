@@ -1,4 +1,4 @@
-"""Training and validation records of a run, and its sampling constants. Private."""
+"""Private training and validation records of a run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from langchain_dp.records import PrivateRecords
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Data:
-    """The records of a run, with the ids of training and of validation records."""
+    """The records of a run, with ids of training and validation."""
 
     records: PrivateRecords
     training: list[str]
     validation: list[str]
 
     def rows(self, ids: list[str]) -> list[Mapping[str, Any]]:
-        """Return the content of these records."""
         return [self.records.get(name) for name in ids]
 
     def __repr__(self) -> str:
@@ -34,7 +33,6 @@ class Data:
 
 
 def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, key: bytes) -> Data:
-    """Split the examples."""
     even = count_is_public(neighbors)
     taken = settings.taking_part(len(records))
     training, validation = split(records.ids(), settings.validation, key, even=even, rows=taken)
@@ -44,16 +42,12 @@ def prepare(records: PrivateRecords, settings: Settings, neighbors: Neighbors, k
 def split(
     record_ids: Sequence[str], share: float, key: bytes, *, even: bool, rows: int | None = None
 ) -> tuple[list[str], list[str]]:
-    """Split records into training and validation by coins that depend on ``key`` and the slot or id alone.
+    """Split by coins of ``key`` and the slot or id, never content.
 
-    The same key splits the same records alike. With ``even`` (the number of records is public) exactly the rounded
-    share of ``rows`` slots validates, and the slots beyond ``rows`` are in no part. Otherwise every record draws its
-    own coin.
-
-    Formal guarantee: Two neighbors differ within one part: no coin depends on the content of a record.
+    If their number is public (``even``), an exact share of ``rows`` validates. Neighbors differ within one part.
     """
     names = [str(slot) for slot in range(len(record_ids))] if even else list(record_ids)
-    # Coins of rounds hang on the same key: a record's id must not name one of theirs.
+    # The same key draws the coins of rounds: a record's id must not name one of theirs.
     coins = [hmac.new(key, f"split\n{name}".encode(), hashlib.sha256).digest() for name in names]
     if even:
         order = sorted(range(len(record_ids)), key=lambda slot: coins[slot])
@@ -71,7 +65,7 @@ def split(
 
 
 def check_split(settings: Settings, records: int) -> None:
-    """Require that some of the records, whose number is public, validate and some train."""
+    """Require training and validation records."""
     apart = round(settings.validation * records)
     if not 0 < apart < records:
         raise InvalidParameter(
@@ -81,7 +75,7 @@ def check_split(settings: Settings, records: int) -> None:
 
 
 def scheme_for(settings: Settings, neighbors: Neighbors, records: int) -> Scheme:
-    """Return the sampling constants for a number of records, which must be public or is not used."""
+    """``records`` must be public, or is not used."""
     records = settings.taking_part(records)
     if not settings.writes:  # nothing is shown to subsets: one that holds nobody
         alone = SamplingOptions("fixed", partitions=1, probability=1.0)

@@ -1,4 +1,4 @@
-"""Reasons to drop a released candidate. They depend on released text alone and cost nothing."""
+"""Reasons to drop a released candidate, by released text alone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ _ENDS = re.compile(rf"[.!?\u0964\u061f\u06d4\u3002\uff01\uff1f\u2026][{_CLOSING}
 _STOP = re.compile(
     rf"[.!?\u0964\u061f\u06d4\u2026]+[{_CLOSING}]*(?=\s)|[\u3002\uff01\uff1f]+[{_CLOSING}]*(?![{_CLOSING},;\u3001])"
 )
-"""Marks that may end a sentence within a text."""
 _CUT_SHORT = frozenset(
     {"approx", "cf", "dr", "etc", "fig", "inc", "jr", "mr", "mrs", "ms", "prof", "resp", "sr", "st", "vs"}
 )
-"""Words that a full stop belongs to. One letter is another, as in "e.g."."""
 _HANGING = re.compile(r"[,;:(\[{\u2013\u2014-]$")
 _COMMON = """
 about answer below each example examples following from give given have input into instruction label more must only
@@ -26,18 +24,13 @@ output please read shall should student text that their them then there these th
 will with write your
 """
 _SMALL = frozenset(_COMMON.split())
-"""Words of four letters and more that the instruction of any task may hold."""
 _RUN = 4
-"""Consecutive words that a text does not repeat by chance."""
+"""Words in a row that no text repeats by chance."""
 Run = tuple[str, ...]
 
 
 class Echo:
-    """Detects texts that repeat a request, and texts that are about to.
-
-    No text may share four consecutive words with an ``asked`` text, unless ``known`` has them too, or contain one of
-    the ``headings`` in any case.
-    """
+    """Detects a heading, or four consecutive words of a request that are not ``known``."""
 
     def __init__(self, asked: Iterable[str] = (), *, known: str = "", headings: Iterable[str] = ()) -> None:
         self._runs = frozenset(run for text in asked for run in _runs(_words(text))) - _runs(_words(known))
@@ -46,12 +39,11 @@ class Echo:
         self._openings = tuple(part for text in self._headings for part in _openings(text))
 
     def __call__(self, text: str) -> bool:
-        """Return whether the text repeats the request."""
         folded = " ".join(text.casefold().split())
         return any(heading in folded for heading in self._headings) or not self._runs.isdisjoint(_runs(_words(folded)))
 
     def near(self, text: str) -> bool:
-        """Return whether the next token, a word or a piece of one, may make the text repeat."""
+        """Return whether the next token may complete a repetition."""
         words = _words(text)
         if words and self._begun.intersection([tuple(words[1 - _RUN :]), tuple(words[-_RUN:-1])]):
             return True
@@ -59,7 +51,7 @@ class Echo:
 
 
 def _openings(heading: str) -> list[str]:
-    """Return the beginnings of a heading that one more token may complete."""
+    """Return beginnings that one more token may complete."""
     least = len(re.sub(r"(\w+|[^\w\s])$", "", heading).rstrip())
     return [heading[:at].rstrip() for at in range(max(least, 1), len(heading))]
 
@@ -75,10 +67,7 @@ def _runs(words: list[str]) -> frozenset[Run]:
 def candidate_fault(
     candidate: str, *, instruction: str, words: Sequence[str], prompts: OptPrompts, complete: bool = True
 ) -> str:
-    """Explain why a released candidate is not handed over, or return "". Uses public text alone.
-
-    ``complete``: the model ended the text itself, before the token limit and without a lack of votes.
-    """
+    """``complete``: the model ended the text itself."""
     text = candidate.strip()
     if not text:
         return "it has no text"
@@ -92,12 +81,11 @@ def candidate_fault(
 
 
 def request_echo(prompts: OptPrompts, instruction: str) -> Echo:
-    """Return the request as text that no candidate may repeat, except what the initial instruction also says."""
     return Echo([prompts.meta, *prompts.messages], known=instruction, headings=_HEADINGS)
 
 
 def whole_sentences(text: str) -> tuple[str, str]:
-    """Separate the unfinished last sentence from a text that was cut off, if another sentence is complete."""
+    """Separate the unfinished last sentence."""
     end = 0
     for stop in _STOP.finditer(text):
         if _ends_sentence(text[end : stop.start()], text[stop.end() :].lstrip()):
@@ -108,7 +96,7 @@ def whole_sentences(text: str) -> tuple[str, str]:
 
 
 def _ends_sentence(before: str, after: str) -> bool:
-    """Tell a full stop from those of "1. Say" and "Mr. X", and from one before a small letter."""
+    """Ignore the full stops of "1. Say" and "Mr. X"."""
     words = re.findall(r"\w+", before.casefold())
     if not words or after[:1].islower():
         return False
@@ -124,6 +112,6 @@ def _names_the_task(text: str, instruction: str, words: Sequence[str]) -> bool:
 
 
 def _content(text: str) -> set[str]:
-    """Return the longer words, or pairs of letters in scripts without spaces."""
+    """Return long words, or pairs of letters in scripts without spaces."""
     pairs = re.findall(rf"(?=([{UNSPACED}]{{2}}))", text)
     return {word for word in re.findall(r"\w{4,}", text) if word not in _SMALL}.union(pairs)

@@ -1,4 +1,4 @@
-"""Settings that fit a number of rows and a budget in bounded time."""
+"""Settings that fit a number of rows and a budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langchain_dp.opt.reservation import votes_needed
 
 
 class Lengths(NamedTuple):
-    """Tokens of the parts of a prompt: text before the records, one record, and the request after them."""
+    """Tokens before the records, per record, and after them."""
 
     head: float
     shot: float
@@ -25,7 +25,7 @@ class Lengths(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """Tokens of a whole run: without caches, with the caches of all subsets, and those written one by one."""
+    """Tokens of a run: without caches, with caches, and written."""
 
     cold: float
     warm: float
@@ -37,9 +37,8 @@ class Evaluated(NamedTuple):
 
 
 _WRITTEN = 5
-"""Prompt tokens that take as long as one written token (measured: 6 with 16 members at a time, 3 with 48)."""
+"""Prompt tokens per written token, by time (measured: 6 with 16 members, 3 with 48)."""
 _ANSWER = 25
-"""Tokens of an answer beside its record: the end of the prompt and the labels."""
 
 
 def to_evaluate(
@@ -52,7 +51,7 @@ def to_evaluate(
     judged: float,
     lengths: Lengths,
 ) -> Evaluated:
-    """Estimate the tokens of a run. ``judged`` counts answers to validation records over all candidates."""
+    """``judged`` counts answers to validation records over all candidates."""
     rate, members = scheme.sampling_probability, scheme.expected_subsets
     shown = lengths.shot * shots(scheme, training)
     seen = 1 - (1 - rate) ** calls
@@ -66,33 +65,32 @@ def to_evaluate(
 
 
 def shots(scheme: Scheme, training: float) -> float:
-    """Return the expected number of records in a subset."""
     return training * (1.0 if scheme.sampling == "fixed" else scheme.sampling_probability) / scheme.groups
 
 
 Effort = Literal["light", "full"]
 
 AGREED = 0.7
-"""Share of the votes with which a token is to be released at least half of the time."""
+"""Share of the votes that should win half of the time."""
 
 _PROMPTS: dict[Effort, tuple[tuple[int, int], ...]] = {
     "light": ((3, 20), (2, 20), (1, 20), (1, 12)),
     "full": ((5, 50), (5, 30), (3, 30), (3, 20), (2, 20), (1, 20), (1, 12)),
 }
-"""Candidates and tokens of each, longest first."""
+"""(candidates, tokens of each), longest first."""
 _SHOTS = (5, 3, 2, 1)
 _SUBSETS = 3
 _MORE = 5
-"""Tokens of a candidate beyond the initial instruction's: an unfinished one is dropped."""
+"""Tokens of a candidate beyond the initial instruction's."""
 _TOKENS: dict[Effort, int] = {"light": 330_000, "full": 3_300_000}
-"""Most work, in prompt tokens. The embedded model takes some seven minutes for the first on two cores."""
+"""Most work, in prompt tokens (light: seven minutes of the embedded model on two cores)."""
 _USUAL = Lengths(head=120, shot=45, tail=60)
 _VALIDATION, _JUDGES = 0.1, 200
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Settings of an optimizer, chosen from public numbers alone."""
+    """Settings from public numbers alone."""
 
     shots: int
     subsets: int
@@ -102,7 +100,6 @@ class Fit:
     rows: int
 
     def arguments(self) -> dict[str, Any]:
-        """Return arguments of :class:`~langchain_dp.opt.DPPromptOptimizer`."""
         return dataclasses.asdict(self)
 
 
@@ -114,10 +111,9 @@ def fit(
     instruction: int = 0,
     alternatives: int = 0,
 ) -> Fit:
-    """Choose the longest writing in which a token with 70% of the votes is released at least half of the time.
+    """Choose the longest writing in which a token with 70% of the votes mostly wins.
 
-    All subsets vote on every token. Rows beyond the bounded time are left out. If no setting reaches the goal, return
-    the nearest one. ``instruction`` is the length of the initial instruction in tokens, which a candidate needs, too.
+    ``instruction`` is the initial instruction's length in tokens.
     """
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
@@ -148,7 +144,7 @@ def fit(
 def rows_to_select_by(
     examples_count: int, budget: PrivacyBudget, *, prompts: int, effort: Effort = "light"
 ) -> int | None:
-    """Return how many rows select among public prompts in bounded time. None under add/remove, where all select."""
+    """Return the rows that select in bounded time. None under add/remove: all."""
     validate.integer("examples_count", examples_count, at_least=1)
     validate.one_of("effort", effort, get_args(Effort))
     if not count_is_public(budget.neighbors):
@@ -185,7 +181,7 @@ def _by_votes(
 
 
 def _writings(effort: Effort, instruction: int) -> Iterator[tuple[int, int, int]]:
-    """Yield candidates, tokens and shots. Single demonstrations come last because they teach little."""
+    """Yield candidates, tokens and shots. Single shots teach little and come last."""
     least = instruction + _MORE if instruction else 1
     sizes = list(dict.fromkeys((prompts, max(tokens, least)) for prompts, tokens in _PROMPTS[effort]))
     for some in (_SHOTS[:-1], _SHOTS[-1:]):

@@ -1,4 +1,4 @@
-"""The forward pass: the local model's label scores for each record under an instruction."""
+"""The local model's label scores for each record under an instruction."""
 
 from __future__ import annotations
 
@@ -18,17 +18,12 @@ from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
 from langchain_dp.ports import LabelScorer, MemberPrompt, NextTokenVoter
 
 _TOGETHER = 64
-"""Records in one call of the engine: bounds what it keeps at a time."""
 
 Row = npt.NDArray[np.float64]
 
 
 class Forward:
-    """Label scores of single records. The scores of one record depend on it and on public text alone.
-
-    ``calibrate`` divides by the label probabilities of texts without content (Zhao et al. 2021), which are public and
-    free.
-    """
+    """Scores one record by that record and public text alone."""
 
     def __init__(self, engine: LabelScorer, prompts: OptPrompts, words: Sequence[str], *, calibrate: bool) -> None:
         self._engine = engine
@@ -40,13 +35,12 @@ class Forward:
 
     @classmethod
     def of(cls, engine: NextTokenVoter, settings: Settings) -> Forward:
-        """Return the forward pass of a run."""
         assert isinstance(engine, LabelScorer)  # check_model
         words = [settings.prompts.word(label) for label in settings.labels]
         return cls(engine, settings.prompts, words, calibrate=settings.calibrate)
 
     def check(self, instruction: str, words: Sequence[str] = ()) -> None:
-        """Score public texts, to find a model that fails, or has no room for a record, before anything is spent."""
+        """Score public texts to find a failing model or a too long instruction."""
         shown = tuple(words) or self._shown
         room = self._left(self._prompts.forward_head(instruction, shown), [f" {word}" for word in shown])
         least = LEAST + count_publicly(self._engine, self._prompts.forward_body(""))
@@ -62,7 +56,7 @@ class Forward:
             )
 
     def watch(self, instruction: str) -> None:
-        """Score one public text if the engine is a server, which may have died while its members abstained."""
+        """A server may have died while members abstained."""
         if is_remote(self._engine) and self._scores(instruction, CONTENT_FREE[:1])[0] is None:
             raise ModelUnavailable(
                 "The engine's server did not answer a public text that it was asked after the private ones. Without "
@@ -71,7 +65,7 @@ class Forward:
             )
 
     def predict(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[int | None]:
-        """Return the index of each text's answer. None for a failed call. ``words`` defaults to the task's."""
+        """Return each answer's index. None for a failed call."""
         prior = self._prior(instruction, words) if self._calibrate else np.zeros(len(words or self._shown))
         if prior is None:  # the instruction alone is too much for the model, whatever the texts
             return [None] * len(texts)
@@ -79,13 +73,13 @@ class Forward:
         return [None if row is None else int(np.argmax(row - prior)) for row in rows]
 
     def log_probabilities(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[Row | None]:
-        """Return uncalibrated log-probabilities of every label after each text. None for a failed call."""
+        """Return uncalibrated scores. None for a failed call."""
         parts = (texts[at : at + _TOGETHER] for at in range(0, len(texts), _TOGETHER))
         return [row for part in parts for row in self._scores(instruction, part, words)]
 
     def _scores(self, instruction: str, texts: Sequence[str], words: Sequence[str] = ()) -> list[Row | None]:
         shown = tuple(words) or self._shown
-        nonce = secrets.token_hex(8)  # a record's prompt comes once: its cache must not be found again
+        nonce = secrets.token_hex(8)  # a record's cache must not be found again
         prompts, answers = self._prompts, [f" {word}" for word in shown]
         head = prompts.forward_head(instruction, shown)
         most = self._left(head, answers)

@@ -31,16 +31,15 @@ class OptimizedPrompt:
     """A released prompt with its certificate and history. It holds no private value.
 
     Args:
-        prompt: The forward prompt as an f-string template over an input's variables. With ``system``, the human
-            message.
+        prompt: The forward prompt as an f-string template. With ``system``, the human message.
         instruction: The selected instruction.
-        certificate: The guarantee. ``private`` is False for the non-private methods.
+        certificate: The guarantee. ``private`` is False for non-private methods.
         settings: Public settings of the run.
-        model: ``name`` of the writing model, and ``sha256`` of its file if it has one.
+        model: ``name`` of the writing model, and ``sha256`` of its file, if any.
         created: Time of the release, ISO 8601, UTC.
-        system: Template of the system message, or "": instruction, and the line that names the labels.
-        candidates: All written texts, with the reasons why some were dropped.
-        words: Label -> word that the prompt asks for. :meth:`chain` puts the labels back.
+        system: Template of the system message, or "".
+        candidates: All written texts, also dropped ones.
+        words: Label -> word that the prompt asks for.
 
     Examples:
         >>> optimized = optimizer.optimize(rows)
@@ -70,17 +69,15 @@ class OptimizedPrompt:
         object.__setattr__(self, "candidates", tuple(candidates))
 
     def __or__(self, other: Any) -> Runnable[Any, Any]:
-        """As its :meth:`template` in a chain: ``prompt | model``. Answers are ``words``: see :meth:`chain`."""
         chain: Runnable[Any, Any] = self.template() | other
         return chain
 
     def __ror__(self, other: Any) -> Runnable[Any, Any]:
-        """As its :meth:`template` in a chain: ``{"text": ...} | prompt``."""
         chain: Runnable[Any, Any] = other | self.template()
         return chain
 
     def choices(self) -> list[PromptChoice]:
-        """Return the prompts that may be handed over: the initial one, the selected one, and the others."""
+        """Return the initial prompt, the selected one, and the other usable ones."""
         prompts, labels = OptPrompts(**self.settings["templates"]), self.settings["labels"]
         initial = PromptChoice(self.settings["instruction"], tuple(map(prompts.word, labels)))
         selected = PromptChoice(self.instruction, tuple(self.words.get(label, prompts.word(label)) for label in labels))
@@ -93,15 +90,12 @@ class OptimizedPrompt:
         return list(dict.fromkeys([initial, selected, *others]))
 
     def with_choice(self, choice: PromptChoice) -> OptimizedPrompt:
-        """Return this result with another of its :meth:`choices`. This is free: all are released or public."""
+        """Return this result with another of its :meth:`choices`, free."""
         laid = _laid(OptPrompts(**self.settings["templates"]), self.settings["labels"], choice)
         return dataclasses.replace(self, **laid)
 
     def template(self) -> ChatPromptTemplate:
-        """Return the prompt as a template. ``metadata["dp"]`` is the certificate.
-
-        If its words differ from the labels, ``metadata["words"]`` holds them by label.
-        """
+        """Return the prompt as a template. ``metadata["dp"]`` is the certificate."""
         before = [("system", self.system)] if self.system else []
         template = ChatPromptTemplate.from_messages([*before, ("human", self.prompt)])
         template.metadata = {"dp": self.certificate.to_dict()}
@@ -112,12 +106,8 @@ class OptimizedPrompt:
     def chain(self, model: Runnable[Any, Any]) -> Runnable[Any, str]:
         """Return ``template() | model``, with answers translated to labels.
 
-        Args:
-            model: Any chat model. It sees the prompt and the input.
-
-        Returns:
-            A Runnable from the prompt's variables to a label. It raises LangChain's ``OutputParserException`` for an
-            answer that names no label or several.
+        Raises:
+            OutputParserException: An answer names no label or several.
         """
         return self.template() | model | label_parser(self.words)
 
@@ -132,7 +122,7 @@ class OptimizedPrompt:
         return {**fields, **mappings, "certificate": self.certificate.to_dict(), "candidates": candidates}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write JSON atomically. A non-private prompt may hold rows, so only its owner may read its file."""
+        """Write JSON atomically. The file of a non-private prompt, which may hold rows, is for its owner only."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         write_whole(Path(path), text, owner_only=not self.certificate.private)
 
@@ -145,7 +135,6 @@ def described(
     candidates: Sequence[Candidate] = (),
     **derived: float,
 ) -> OptimizedPrompt:
-    """Return the result of a run under its selected prompt."""
     model = {"name": engine.name}
     if isinstance(engine, HasFile):
         model["sha256"] = engine.file_sha256()
@@ -171,11 +160,8 @@ def _laid(prompts: OptPrompts, labels: Sequence[str], choice: PromptChoice) -> d
 def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
     """Read a file written by :meth:`OptimizedPrompt.save`.
 
-    Args:
-        path: The JSON file.
-
     Raises:
-        InvalidParameter: The file is no saved prompt, or its template or words were edited and are invalid.
+        InvalidParameter: The file is no saved prompt, or its template or words are invalid.
         FileNotFoundError: There is no such file.
 
     Examples:

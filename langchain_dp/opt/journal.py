@@ -1,8 +1,7 @@
-"""The journal of a prompt's run: a crash or Ctrl-C loses the current call only, and no call is drawn twice.
+"""The journal of a prompt's run. A crash loses the current call only.
 
-A token whose outcome was lost is charged and drawn again. The selection is reserved once. A process that ends between
-its charge and its outcome loses it: otherwise a copy of the ledger would allow many winners for one charge. The process
-that charged the selection may still draw it, so Ctrl-C in a notebook loses nothing.
+A lost token is charged and drawn again. A lost selection is not: a copied ledger would give many winners for one
+charge.
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ from langchain_dp.opt.plan import Ended, Written
 
 @dataclasses.dataclass(repr=False, kw_only=True)
 class Journal(RunJournal):
-    """State of one run.
-
-    ``winner`` is the index of the selection in :func:`langchain_dp.opt.candidates.choices`, and ``handed`` its
-    instruction and words. ``records`` is the number of records at the start, if it is public.
-    """
+    """State of one run. ``winner`` is an index of the choices. ``records`` is set if public."""
 
     VERSION: ClassVar[int] = 5
 
@@ -37,15 +32,13 @@ class Journal(RunJournal):
 
     @property
     def calls(self) -> int:
-        """Calls whose outcome the journal holds."""
         return sum(candidate.calls for candidate in self.written)
 
     def complete(self, winner: int, data: str, handed: tuple[str, tuple[str, ...]]) -> None:
-        """Store the selection and the data it was made on. Only a stored selection is released."""
+        """Only a stored selection is released."""
         self.update(winner=winner, data=data, handed=handed)
 
     def state(self) -> dict[str, Any]:
-        """Return the fields beside the common ones."""
         return {
             "groups": self.groups,
             "sampling_probability": self.sampling_probability,
@@ -57,7 +50,6 @@ class Journal(RunJournal):
 
     @classmethod
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
-        """Read the result of :meth:`state`."""
         journal = cls(
             **common, groups=fields["groups"], sampling_probability=fields["sampling_probability"],
             written=[Written(**candidate) for candidate in fields["written"]], winner=fields["winner"],

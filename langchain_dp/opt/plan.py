@@ -1,4 +1,4 @@
-"""Algorithm 2 of Hong et al. 2024 without I/O: it requests one call of the mechanism at a time."""
+"""Algorithm 2 of Hong et al. 2024 without I/O."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from typing import Literal
 from langchain_dp.ports import Token
 
 Ended = Literal["", "end", "length", "stop", "bottom", "retries", "calls"]
-"""Why a prompt is complete: the model ended it, it has its full length, a stop string, two bottoms in a row, too many
-retries, or no call is left. Empty while it is being written."""
+""""bottom": two bottoms in a row. "": still being written."""
 
 
 @dataclasses.dataclass
 class Written:
-    """The released part of one candidate. All of it is public.
+    """The public part of one candidate.
 
-    ``message`` is the index of its request. ``calls`` counts tokens, bottoms and ends. A bottom is a call in which no
-    token had enough votes. ``retries`` counts calls after a bottom. ``pending``: the last call was a bottom, and its
-    only retry is due.
+    ``message`` is the index of its request. A bottom is a call without enough votes. ``pending``: its only retry is
+    due.
     """
 
     message: int
@@ -43,9 +41,8 @@ def steps(
 ) -> Generator[None, Token | None, None]:
     """Continue ``written`` until it is complete.
 
-    Every ``yield`` requests one call, which the driver charges before it makes it. Send the released token, or None for
-    a bottom. A bottom is retried once with a fresh draw. A second one in a row, or more than ``max_retries`` in all,
-    completes the prompt. ``written`` is updated after every call, so a run can stop anywhere without a loss.
+    Every ``yield`` requests one call, which the driver charges first. Send the released token, or None for a bottom,
+    which is retried once.
     """
     while not written.ended:
         if len(written.tokens) >= max_new_tokens:
@@ -72,7 +69,7 @@ def steps(
 
 
 def count_votes(tokens: Sequence[Token | None]) -> Counter[Token]:
-    """Return the histogram of the votes. A member that failed, or answered no token, abstains. Private."""
+    """Return the private histogram of the votes."""
     return Counter(token for token in map(_token, tokens) if token is not None)
 
 
@@ -81,5 +78,5 @@ def _token(answer: object) -> Token | None:
         return str.__str__(answer)
     try:
         return operator.index(answer)  # type: ignore[arg-type]  # that it may be none is why this is tried
-    except Exception:  # what one member answered must not end a run
+    except Exception:  # one member's answer must not end a run
         return None

@@ -1,4 +1,4 @@
-"""The private run of DP-OPT, from the ledger's plan to the selected prompt."""
+"""The private run of DP-OPT, from plan to selected prompt."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ class PrivateRuns(PrivateRun):
     ) -> None:  # fmt: skip
         super().__init__(engine, settings, **charged)
         self.agreement = 1.0
-        """Share of the votes with which a token must be able to win, or nothing is reserved."""
+        """Share of the votes with which a token must be able to win."""
         self._costs = tuple(costs)
         self._progress = progress
         self._forward = Forward.of(engine, settings)
         self._text = Text(engine, settings.decoding, settings.candidate_options.stop, never=echo_of(settings))
         self._journal: Journal | None = None
         self._reservation: PromptReservation | None = None
-        # Digests and split of the records, kept while the process lives so that a record can be forgotten in a run.
+        # For this process only, so that a record can be forgotten in a run.
         self._split: tuple[dict[str, bytes], list[str], list[str]] | None = None
         if settings.rows is not None and not count_is_public(self.neighbors):
             raise InvalidParameter(
@@ -95,7 +95,6 @@ class PrivateRuns(PrivateRun):
         self._drawn: int | None = None  # a choice that is drawn and could not be kept yet
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, LimitedDomainEvent | None, ExponentialEvent]:
-        """Return the budget share and the noise that a run over so many records would reserve, or has reserved."""
         if (attached := self._attached()) is not None:
             reservation, _ = attached
             return reservation.budget, reservation.token, reservation.selection
@@ -106,7 +105,7 @@ class PrivateRuns(PrivateRun):
         self, token: LimitedDomainEvent | None, share: PrivacyBudget, scheme: Scheme, records: int, *,
         warn: bool = False,
     ) -> None:  # fmt: skip
-        """Refuse noise that no token can win against. Refuse a random choice after ``auto()``, or warn of it."""
+        """Refuse noise that no token can win against, or a random choice after ``auto()``."""
         settings = self._settings
         if token is not None:
             given = settings.candidate_options.epsilon0 is not None
@@ -120,7 +119,6 @@ class PrivateRuns(PrivateRun):
                 warn_mostly_noise(f"the choice is one at random, {verdict.message}")
 
     def run(self, records: PrivateRecords, *, halted: Halted = lambda: False) -> OptimizedPrompt:
-        """Start or resume the run. ``halted`` is checked before every call."""
         self._unit_notes = records.unit_notes()
         with run_lock(self._ledger, self._name, "optimizer"):
             return self._run(records, halted)
@@ -153,13 +151,13 @@ class PrivateRuns(PrivateRun):
                 mechanism = Exponential(reservation.selection)
                 charged = PartEvent(VALIDATION, mechanism.event)
                 if self._undrawn != forks.process():
-                    if halted():  # later it would lose what is paid for, if this process ends
+                    if halted():  # later the end of this process would lose the charged selection
                         raise PlanError(CANCELLED)
                     self._forward.watch(self._settings.instruction)  # a server that is gone already costs nothing
                     reservation.plan.spend(charged, caller=self._name)
                     self._undrawn = forks.process()
                 counts = candidates.counts(self._forward, data.rows(data.validation))
-                self._undrawn = None  # first: who is stopped from here on has lost it
+                self._undrawn = None  # first: an interruption from here on loses the selection
                 self._drawn = mechanism.release(counts, rng=self._rng)
             chosen = self._drawn
             prompt = candidates.choices()[chosen]
@@ -172,10 +170,9 @@ class PrivateRuns(PrivateRun):
         )  # fmt: skip
 
     def _seated(self, records: PrivateRecords, seen: dict[str, bytes], journal: Journal) -> Data:
-        """Return training and validation records: those of the start of the run, without the forgotten ones.
+        """Return the split from the start of the run, without forgotten records.
 
-        A record that changed its part would be paid for once and read twice. So a run continues over fewer records only
-        in the process that has seen all of them.
+        A record that changed its part would be read twice for one charge.
         """
         if fingerprint(seen, journal.key) == journal.data:
             data = prepare(records, self._settings, self.neighbors, journal.key)
@@ -213,7 +210,7 @@ class PrivateRuns(PrivateRun):
         return reservation
 
     def _may_choose(self, reservation: PromptReservation) -> bool:
-        """Return whether the selection is uncharged, or this process charged it and has not drawn or stored it."""
+        """True if the selection is uncharged, or still held by this process."""
         uncharged = reservation.plan.remaining(reservation.charged_selection) > 0
         return uncharged or self._drawn is not None or self._undrawn == forks.process()
 
@@ -250,7 +247,7 @@ class PrivateRuns(PrivateRun):
         return run
 
     def _attached(self) -> tuple[PromptReservation, Journal] | None:
-        """Return the run that was started under these settings, in any process. This needs no records."""
+        """Return the run under these settings, of any process."""
         if self._reservation is not None and self._journal is not None:
             return self._reservation, self._journal
         plan = self._ledger.plan(self._name)
@@ -264,13 +261,11 @@ class PrivateRuns(PrivateRun):
         return Scheme(self._settings.sampling.scheme, journal.groups, journal.sampling_probability, even)
 
     def released(self) -> list[str]:
-        """Return the candidates released so far, also by an earlier process."""
         attached = self._attached()
         written = [] if attached is None else attached[1].written
         return [text for text in (self._text.instruction(each.tokens) for each in written) if text]
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the guarantee of the run in its current state, also of a run that an earlier process has started."""
         attached = self._attached()
         if attached is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first, or plan(examples).")

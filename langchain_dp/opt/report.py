@@ -1,4 +1,4 @@
-"""Forecast of a run: cost, time and usefulness, before anything is spent."""
+"""Forecast of a run."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ from langchain_dp.records import PrivateRecords
 
 @dataclasses.dataclass(frozen=True)
 class OptPlanReport:
-    """Cost and prospects of one run. Tokens and time are counted on the examples: do not publish them.
+    """Cost and prospects of one run. Do not publish its tokens and time, which come from the examples.
 
     Args:
         budget: The guarantee.
         scheme: Sampling constants of the training records.
         token: Event of a vote on one token. None if nothing is written.
         selection: Event of the selection.
-        verdict: Whether the run is worth its budget.
+        verdict: Usefulness of the run.
         max_calls: Most calls over all texts.
         num_prompts: Candidates.
-        training: Training records (the expected number if it is private).
-        validation: Validation records, likewise.
-        subset_tokens: Estimated tokens of one subset's prompt.
-        cold_tokens: Estimated tokens to evaluate without caches.
-        warm_tokens: Estimated tokens to evaluate with the caches of all subsets.
-        seconds: Estimated time. None if the engine's speed is unknown.
-        cache_bytes: Estimated memory of the caches. None if the engine does not report it.
-        weak: Reasons why the guarantee is weak.
-        cache_too_small: Whether the engine caches fewer than all subsets. Many tokens then evaluate whole prompts,
-            which the time includes. Raise ``cache_bytes=`` of the engine.
+        training: Training records, or their expected number.
+        validation: Validation records, or their expected number.
+        subset_tokens: Tokens of one subset's prompt.
+        cold_tokens: Tokens to evaluate without caches.
+        warm_tokens: Tokens to evaluate with all caches.
+        seconds: Estimated time. None if unknown.
+        cache_bytes: Memory of the caches. None if unknown.
+        weak: Reasons for a weak guarantee.
+        cache_too_small: The engine caches fewer than all subsets. Raise its ``cache_bytes=``.
         choices: Most prompts in the selection.
 
     Examples:
@@ -70,11 +69,11 @@ class OptPlanReport:
 
     @property
     def votes_needed(self) -> float | None:
-        """Votes with which a token is released half of the time if at most kbar tokens have votes. Else None."""
+        """Votes with which a token is released half of the time."""
         return None if self.token is None else votes_needed(self.token, self.budget.neighbors)
 
     def chance(self, share: float) -> float:
-        """Return the chance to release a token with ``share`` of the expected votes if the others have too few."""
+        """Return the chance to release a token with ``share`` of the votes if others have too few."""
         if self.token is None:
             raise InvalidParameter("Expected a plan that writes tokens: a selection among public prompts has no votes.")
         return chance(self.token, share * self.scheme.expected_subsets, self.budget.neighbors)

@@ -1,4 +1,4 @@
-"""The plan that a run reserves in its ledger: the calls with their noise, and one selection."""
+"""The plan of a run in its ledger: calls, and one selection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRAINING, VALIDATION = "training", "validation"
 
 @dataclasses.dataclass(frozen=True)
 class PromptReservation(Reservation):
-    """A reserved plan of one run. ``token`` is the event of one call, None if nothing is written."""
+    """A reserved plan. ``token`` is None if nothing is written."""
 
     token: LimitedDomainEvent | None
     selection: ExponentialEvent
@@ -38,32 +38,29 @@ class PromptReservation(Reservation):
 
     @property
     def charged_call(self) -> PartEvent:
-        """Event that a call is charged as."""
         assert self.token is not None  # choose_noise
         return PartEvent(TRAINING, self.token)
 
     def left(self) -> int:
-        """Return the calls left in the plan."""
         return self.plan.remaining(self.charged_call) if self.calls else 0
 
     @property
     def charged_selection(self) -> PartEvent:
-        """Event that the selection is charged as."""
         return PartEvent(VALIDATION, self.selection)
 
     @property
     def moved_votes(self) -> bool:
-        """Return whether a neighbor's vote may move (rather than appear or disappear)."""
+        """Return whether a neighbor's vote may move, not only appear."""
         return votes_move(self.budget.neighbors)
 
 
 def votes_needed(token: LimitedDomainEvent, neighbors: Neighbors) -> float:
-    """Return the threshold of LimitedDomain above the (kbar+1)-th count, in votes."""
+    """Return the threshold of LimitedDomain above the (kbar+1)-th count."""
     return (2 if votes_move(neighbors) else 1) + 2 / token.epsilon0 * math.log((1 - token.delta0) / token.delta0)
 
 
 def chance(token: LimitedDomainEvent, votes: float, neighbors: Neighbors) -> float:
-    """Return the chance to release a token with so many votes if the others have too few."""
+    """Return the chance to release a token if others have too few votes."""
     needed = votes_needed(token, neighbors)
     return 1 / (1 + math.exp(min(token.epsilon0 / 2 * (needed - votes), 700.0)))
 
@@ -78,10 +75,7 @@ def reserve(
     journal: str,
     check: Callable[[LimitedDomainEvent | None, PrivacyBudget], None],
 ) -> PromptReservation:
-    """Choose the noise and reserve the plan, or resume the ledger's plan of this name.
-
-    ``check`` refuses useless noise before anything is reserved. ``journal`` is stored with a new plan.
-    """
+    """Reserve or resume. ``check`` refuses useless noise first."""
 
     def new() -> PromptReservation:
         share = budget or unreserved(ledger)
@@ -118,7 +112,7 @@ def reserve(
 def choose_noise(
     share: PrivacyBudget, scheme: Scheme, settings: Settings
 ) -> tuple[LimitedDomainEvent | None, ExponentialEvent]:
-    """Return the noise of one call, if there is any, and of the selection. Together they fit into ``share``."""
+    """Return the noise of a call and of the selection, within ``share``."""
     selection, options = selection_event(share), settings.candidate_options
     calls, q, sampling = settings.calls, scheme.sampling_probability, scheme.sampling
     if not calls:
@@ -146,7 +140,7 @@ def check_reachable(
     given: bool,
     agreement: float = 1.0,
 ) -> None:
-    """Refuse noise that no token can win against. ``agreement`` is the share of the votes that must suffice."""
+    """``agreement`` is the share of votes that must suffice."""
     needed, voters = votes_needed(token, share.neighbors), agreement * scheme.expected_subsets
     if needed <= voters:
         return
@@ -185,12 +179,11 @@ def _remedy(
 
 
 def _rounded_up(value: float) -> str:
-    """Format three digits that are not below ``value``, with room for the steps of the calibration."""
     return f"{rounded_up(value * 1.001):.3g}"
 
 
 def selection_event(share: PrivacyBudget) -> ExponentialEvent:
-    """Return the sharpest selection within ``share``: the parts are disjoint, so the larger cost counts."""
+    """Return the sharpest selection: the parts are disjoint, so the larger cost counts."""
     weight = share.epsilon / (2 if share.neighbors is Neighbors.REPLACE_ONE else 1)
     while epsilon([(ExponentialEvent(weight), 1)], share.delta, neighbors=share.neighbors) > share.epsilon:
         weight *= 0.99  # the accountant's grid rounds up

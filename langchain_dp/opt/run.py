@@ -1,4 +1,4 @@
-"""Write the candidates token by token, and count their correct answers. The journal holds every release."""
+"""Write the candidates, and count their correct answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from langchain_dp.ports import Token
 
 
 class _TokenSource(Protocol):
-    """Source of a candidate's next token. None is a bottom. ``left`` is the number of calls that may follow."""
+    """Source of the next token. None is a bottom."""
 
     def next_token(self, message: int, written: Sequence[Token]) -> Token | None: ...
     def left(self) -> int: ...
@@ -33,11 +33,7 @@ class _TokenSource(Protocol):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Run:
-    """Writes candidates and counts their correct answers.
-
-    ``rng`` draws public coins: the request of each candidate. ``halted`` is checked before every call. If it is true,
-    :meth:`write` raises PlanError, and the run can be resumed.
-    """
+    """Writes candidates. ``rng`` draws public requests. ``halted`` raises PlanError, and the run can resume."""
 
     settings: Settings
     _: dataclasses.KW_ONLY
@@ -49,7 +45,6 @@ class Run:
     halted: Callable[[], bool] = lambda: False
 
     def write(self, source: _TokenSource, *, spent: Callable[[], float] | None = None) -> None:
-        """Write candidates until there are enough or no call is left. ``spent`` gives epsilon for the progress bar."""
         calls = self.journal.calls
         with self._bar("writing", "call", total=calls + source.left(), initial=calls) as bar:
             try:
@@ -73,7 +68,7 @@ class Run:
         return written[-1]
 
     def _request(self) -> int:
-        """Draw the next candidate's request by a public coin among the least used ones."""
+        """Draw among the least used requests by a public coin."""
         drawn = Counter(candidate.message for candidate in self.journal.written)
         requests = range(len(self.settings.prompts.messages))
         least = min(drawn[request] for request in requests)
@@ -88,7 +83,7 @@ class Run:
             end_tokens=self.end_tokens,
             stops=self.text.stops,
         )
-        next(plan, None)  # stands where the first call is asked for
+        next(plan, None)
         while not candidate.ended:
             if not source.left():
                 candidate.ended = "calls"
@@ -100,8 +95,8 @@ class Run:
                 plan.send(released)
             self.journal.save()
             bar.update()
-            if not bar.disable:  # computing what was spent takes a moment
-                # Released values only: how many members agreed on a token is private.
+            if not bar.disable:  # composing the spent part takes a moment
+                # Released values only: the number of votes for a token is private.
                 shown: dict[str, Any] = {
                     "prompt": f"{len(self.journal.written)}/{self.settings.num_prompts}",
                     "tokens": len(candidate.tokens),
@@ -114,17 +109,14 @@ class Run:
         self.journal.save()
 
     def written(self) -> list[Candidate]:
-        """Return the written candidates with their faults. All of them are released."""
         return judged(self.settings, self.text, self.journal.written)
 
     def choices(self) -> list[PromptChoice]:
-        """Return the prompts to select from. The initial instruction is the last."""
         return choices(self.settings, self.written())
 
     def counts(self, forward: Forward, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the correct answers of each candidate on the validation rows. Private."""
         choices = self.choices()
-        # One step a candidate: steps by rows would show their number, which add/remove keeps private.
+        # One step per candidate: steps by rows would show their number, which add/remove keeps private.
         prompts, labels = self.settings.prompts, self.settings.labels
         with self._bar("selecting", "prompt", total=len(set(choices))) as bar:
             counts = correct_answers(forward, choices, rows, prompts=prompts, labels=labels, advance=bar.update)
@@ -141,10 +133,9 @@ def correct_answers(
     labels: Sequence[str],
     advance: Callable[[], object] = lambda: None,
 ) -> list[int]:
-    """Return the number of rows that the local model answers correctly under each choice. Private.
+    """Return private counts of correct answers.
 
-    Equal choices are evaluated once. A failed row counts as wrong, so one record adds at most one to any count and
-    subtracts from none: the counts are monotone (Hong et al. 2024, Definition A.4).
+    One record adds at most one to any count and subtracts from none: counts are monotone (Hong et al. 2024, Def. A.4).
     """
     texts = [prompts.render(row) for row in rows]
     truth = [labels.index(str(row["label"])) for row in rows]

@@ -1,4 +1,4 @@
-"""DP-OPT as a Runnable: private examples in, a prompt for any chat model out."""
+"""DP-OPT as a Runnable."""
 
 from __future__ import annotations
 
@@ -29,56 +29,48 @@ _SHOTS, _SUBSETS, _PROMPTS, _VALIDATION = 5, 205, 5, 0.1
 class DPPromptOptimizer(PromptRunnable):
     """Writes an instruction from private examples with a local model, and returns it as a prompt.
 
-    The examples are divided into subsets. For each token every participating subset shows its examples to the local
-    model and votes for the next token. LimitedDomain releases the token with most votes, or nothing. The exponential
-    mechanism selects one of several candidates by its correct answers on validation records.
+    Subsets of the examples vote for each next token. LimitedDomain releases the token with most votes, or nothing. The
+    exponential mechanism selects one candidate by its correct answers on validation records.
 
-    Labels that are codes need names first. :class:`~langchain_dp.aggregate.names.DPLabelNamer` finds them, and
-    ``OptPrompts(words=)`` or a :class:`~langchain_dp.opt.PromptAlternative` takes them.
+    If labels are codes, find words for them with :class:`~langchain_dp.aggregate.names.DPLabelNamer`.
 
     Args:
         model: Engine that writes tokens and scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It
             sees the examples, so it must run inside the trust boundary.
         labels: The public labels.
-        instruction: The initial instruction, public. It is always among the candidates.
-        budget: The guarantee. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger to charge. Without ``budget``, all that is left of it is reserved. Or the path of a ledger to
-            open with the whole ``budget``.
-        name: Name of the plan in the ledger. A ledger in a file stores the run's journal, and a run of the same name
-            resumes.
+        instruction: The initial instruction, public. It is always a candidate.
+        budget: The guarantee. With ``ledger``, the share to reserve.
+        ledger: Ledger to charge, or the path of one to open with the whole ``budget``. Without ``budget``, its rest is
+            reserved. None: a ledger in memory.
+        name: Name of the plan. With a ledger in a file, a run of this name resumes.
         prompts: Templates. See :mod:`langchain_dp.opt.templates`.
-        shots: Demonstrations per subset (expected number if subsets vary).
+        shots: Demonstrations per subset, or their expected number.
         subsets: Expected number of subsets that vote on one token.
         num_prompts: Most candidates.
         max_new_tokens: Most tokens of one candidate.
-        sampling: "fixed": subsets are cut once and each takes part by a coin, so caches are kept. "resample": subsets
-            are dealt again for every token, as in the paper (add/remove only). Number and rate follow from the number
-            of training records. Under add/remove, where it is private, give a ``SamplingOptions``.
+        sampling: "fixed": subsets are cut once, and each takes part by a coin, so caches are kept. "resample": new
+            subsets for every token, as in the paper (add/remove only). Add/remove neighbors need ``SamplingOptions``.
         validation: Share of the examples that select, in (0, 1). The others train.
-        rows: Most examples that take part, drawn by coins. None is all. Not under add/remove, where their number is
-            private.
+        rows: Most examples that take part, drawn by coins. Not under add/remove.
         alternatives: Further public prompts to select from: instructions, or
-            :class:`~langchain_dp.opt.PromptAlternative` with other words for the labels. They cost time but no epsilon.
+            :class:`~langchain_dp.opt.PromptAlternative`. They cost no epsilon.
         candidate_options: Stop strings, calls, retries and noise of one call.
-        decoding: How each member picks its token. The default temperature is 0: small models rarely agree at the
-            paper's 1.1. ``chat=None``, the default, uses the model's chat template if it has one.
+        decoding: Sampling of each member's token, at temperature 0 by default: small models rarely agree at the paper's
+            1.1.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
-        progress: Show progress (released values only). None shows it on a terminal only.
-        labels_from_data: The labels were read from the examples. No epsilon counts that. The certificate notes it.
-        made_with: Certificates of released text in the other arguments that lost its cost by formatting or a file.
-            Results of this package and of :func:`~langchain_dp.opt.load_prompt` carry their cost themselves.
-        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+        progress: Show progress (released values only). None: on a terminal only.
+        labels_from_data: The labels were read from the examples. No epsilon counts that, and the certificate notes it.
+        made_with: Certificates of released text in the other arguments that lost its cost.
+        not_private_seed: Reproducible coins and noise. The result is then not private.
 
     Raises:
         InvalidParameter: A value is out of bounds, or the engine lacks a port.
 
     Formal guarantee:
         The prompt, every candidate and every count in the certificate are together (epsilon, delta)-differentially
-        private in the examples, with the budget's neighbors (replace-one by default: their number is public). The
-        guarantee is the preset budget of the plan, whatever was used of it. It does not cover times, the initial
-        instruction and the local model. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with the noise scale,
-        threshold and accounting of :class:`langchain_dp.mechanisms.LimitedDomain` and :mod:`langchain_dp.accounting`,
-        not the paper's.
+        private in the examples, with the budget's neighbors. Times, the initial instruction and the local model are not
+        covered. Source: Hong et al. 2024, Algorithms 1, 2 and 4, with noise, threshold and accounting of
+        :class:`langchain_dp.mechanisms.LimitedDomain` and :mod:`langchain_dp.accounting`.
 
     Examples:
         >>> optimizer = DPPromptOptimizer(
@@ -148,35 +140,18 @@ class DPPromptOptimizer(PromptRunnable):
         name: str = "dp-opt",
         **settings: Any,
     ) -> Self:
-        """Choose settings that fit the number of examples and the budget.
+        """Choose settings that fit the public ``examples_count`` and the budget.
 
-        The settings leave a token with 70% of the votes a chance of one half, in bounded time. If none do, ``plan()``
-        tells it in the verdict, and ``invoke`` refuses before anything is spent.
-
-        Args:
-            model: As in the class.
-            labels: As in the class.
-            instruction: As in the class.
-            examples_count: Number of examples. public.
-            effort: "light" evaluates some 330,000 tokens at most (seven minutes of the embedded model on two cores).
-                "full" ten times as many.
-            budget: As in the class.
-            ledger: As in the class.
-            name: As in the class.
-            **settings: Other arguments of the class, except those chosen here.
+        A token with 70% of the votes then has a chance of one half. If no settings reach that, ``invoke`` refuses
+        before anything is spent. Effort "light" evaluates at most some 330,000 tokens (seven minutes of the embedded
+        model on two cores), "full" ten times as many.
 
         Raises:
             InvalidParameter: A value is out of bounds, or is chosen here.
-            BudgetExceeded: The ledger has no room.
+            BudgetExceeded: The ledger's budget is used up.
 
         Formal guarantee:
-            That of the class. The settings depend on public numbers, not on the content of an example.
-
-        Examples:
-            >>> optimizer = DPPromptOptimizer.auto(
-            ...     model=engine, labels=LABELS, instruction="Praise or complaint?", examples_count=2_000, budget=budget
-            ... )
-            >>> print(optimizer.plan(2_000).verdict)
+            That of the class. The settings do not depend on the content of an example.
         """
         check_promise(budget, ledger, settings.get("not_private_seed"))
         chosen = {field.name for field in dataclasses.fields(Fit)} | {"sampling"}

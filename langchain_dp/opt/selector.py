@@ -1,4 +1,4 @@
-"""Private selection among public prompts by a local model's correct answers."""
+"""Private selection among public prompts."""
 
 from __future__ import annotations
 
@@ -22,35 +22,17 @@ from langchain_dp.records import check_labels
 class DPPromptSelector(PromptRunnable):
     """Selects one of several public prompts by private examples, and writes nothing.
 
-    A local model answers every example under every prompt. The exponential mechanism selects a prompt by the number of
-    correct answers. This needs far fewer examples than writing a prompt.
+    A local model answers every example under every prompt. The exponential mechanism selects by the number of correct
+    answers. This needs far fewer examples than writing a prompt.
 
-    Args:
-        model: Engine that writes tokens and scores labels (``LlamaCppEnsemble``, ``TransformersEnsemble``, ...). It
-            sees the examples, so it must run inside the trust boundary.
-        labels: The public labels.
-        instruction: The initial instruction, public. It is always among the candidates.
-        alternatives: The other public prompts: instructions, or :class:`~langchain_dp.opt.PromptAlternative` with other
-            words for the labels.
-        budget: The guarantee. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger to charge. Without ``budget``, all that is left of it is reserved. Or the path of a ledger to
-            open with the whole ``budget``.
-        name: Name of the plan in the ledger.
-        prompts: Templates. See :mod:`langchain_dp.opt.templates`.
-        rows: Most examples that take part, drawn by coins. None is all. Not under add/remove, where their number is
-            private.
-        calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
-        progress: Show progress. None shows it on a terminal only.
-        labels_from_data: The labels were read from the examples. No epsilon counts that. The certificate notes it.
-        made_with: Certificates of released text in the other arguments that does not carry its cost.
-        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+    All arguments are those of :class:`DPPromptOptimizer`. There must be at least one of ``alternatives``.
 
     Raises:
         InvalidParameter: A value is out of bounds, or the engine lacks a port.
 
     Formal guarantee:
-        The selected prompt is (epsilon, delta)-differentially private in the examples, with the budget's neighbors.
-        One record changes the count of each prompt by one at most. Source: the exponential mechanism, accounted for as
+        The selected prompt is (epsilon, delta)-differentially private in the examples, with the budget's neighbors. One
+        record changes the count of each prompt by one at most. Source: the exponential mechanism, accounted for as
         bounded range (Dong et al. 2020), as in Hong et al. 2024, Algorithm 4.
 
     Examples:
@@ -105,31 +87,18 @@ class DPPromptSelector(PromptRunnable):
         name: str = "prompt-selection",
         **settings: Any,
     ) -> Self:
-        """Use as many examples as the model answers in bounded time, and refuse a random choice.
+        """Use as many examples as fit into bounded time, and refuse a random choice.
 
-        Args:
-            alternatives: As in the class.
-            examples_count: Number of examples. public.
-            effort: "light" evaluates some 330,000 tokens at most, "full" ten times as many.
-            budget: As in the class.
-            ledger: As in the class.
-            name: As in the class.
-            **settings: The other arguments of the class, except ``rows``.
+        ``examples_count`` is public. Effort "light" evaluates at most some 330,000 tokens, "full" ten times as many.
 
         Raises:
             InvalidParameter: A value is out of bounds.
-            BudgetExceeded: The ledger has no room.
-
-        Examples:
-            >>> selector = DPPromptSelector.auto(
-            ...     model=engine, labels=LABELS, instruction="Praise or complaint?", alternatives=ALTERNATIVES,
-            ...     examples_count=500, budget=budget,
-            ... )  # fmt: skip
+            BudgetExceeded: The ledger's budget is used up.
         """
         checks.check_model(settings.get("model"))
         check_promise(budget, ledger, settings.get("not_private_seed"))
         others = checks.alternatives(alternatives)
-        if ledger is not None:  # last: it may make a file
+        if ledger is not None:  # last: it may create a file
             ledger = ledger_for(budget, ledger)
         share = share_of(budget, ledger, name)
         rows = rows_to_select_by(examples_count, share, prompts=len(others) + 1, effort=effort)

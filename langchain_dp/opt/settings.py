@@ -1,4 +1,4 @@
-"""The public settings of a run, fixed before it starts."""
+"""The public settings of a run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from langchain_dp.ports import Decoding
 
 @dataclasses.dataclass(frozen=True)
 class CandidateOptions:
-    """Options for written candidates. Public. ``dataclasses.asdict`` saves it.
+    """Public options for written candidates.
 
     Args:
-        stop: Strings that end a candidate and never begin it. By default a candidate is one line.
-        max_calls: Calls that the noise is made for. None is ``num_prompts * max_new_tokens``. Every token, bottom and
-            end is one.
+        stop: Strings that end a candidate and never begin it.
+        max_calls: Calls that the noise is calibrated for. None is ``num_prompts * max_new_tokens``.
         max_retries: Most retries of one candidate.
         kbar: Tokens that LimitedDomain considers.
         epsilon0: Bounded-range parameter of one call. None chooses the largest that fits.
-        delta0: Mass that the threshold may miss in one call. None chooses.
-        filtered: Draw no token that repeats the request, remove an unfinished last sentence, and drop candidates that
-            are no sentence or no longer name the task. It uses public and released text alone and is free.
+        delta0: Mass that the threshold may miss in one call.
+        filtered: Never repeat the request, remove an unfinished last sentence, and drop candidates that are no sentence
+            or no longer name the task. Free, by public and released text alone.
 
     Raises:
         InvalidParameter: A value is out of bounds.
@@ -75,10 +74,7 @@ _PLAIN = "instruction", "shots", "subsets", "validation", "num_prompts", "max_ne
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Public settings, explained in :class:`~langchain_dp.opt.DPPromptOptimizer`.
-
-    Without ``writes`` a run selects among ``alternatives``.
-    """
+    """Settings of :class:`~langchain_dp.opt.DPPromptOptimizer`. Without ``writes`` a run only selects."""
 
     instruction: str
     labels: tuple[str, ...]
@@ -134,37 +130,32 @@ class Settings:
                 )
 
     def taking_part(self, records: int) -> int:
-        """Return how many of so many records take part."""
         return records if self.rows is None else min(self.rows, records)
 
     def words_of(self, alternative: PromptAlternative) -> list[str]:
-        """Return the word of every label under an alternative, in public order."""
         return [alternative.words.get(label, word) for label, word in zip(self.labels, self.words, strict=True)]
 
     @property
     def texts(self) -> int:
-        """Most candidates that are written."""
         return self.num_prompts if self.writes else 0
 
     @property
     def choices(self) -> int:
-        """Most prompts in the selection, with the initial instruction."""
+        """Most prompts in the selection."""
         return self.texts + 1 + len(self.alternatives)
 
     @property
     def words(self) -> list[str]:
-        """Word of every label, in public order."""
         return [self.prompts.word(label) for label in self.labels]
 
     @property
     def calls(self) -> int:
-        """Most calls of the mechanism for all candidates together."""
         if not self.writes:
             return 0
         return self.candidate_options.max_calls or self.num_prompts * self.max_new_tokens
 
     def public(self) -> dict[str, Any]:
-        """Return plain values for JSON, as journals and saved prompts hold them: one flat key per setting."""
+        """Return plain values for JSON."""
         prompts = self.prompts
         return {
             **{name: getattr(self, name) for name in _PLAIN},

@@ -26,7 +26,6 @@ _LEAST_ROWS = 20
 
 
 NONE = ""
-"""Key of answers that named no label, or several, in a confusion."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +37,7 @@ class PromptScore:
         standard_error: Of the accuracy, over rows.
         answered: Share of rows whose answer named exactly one label.
         rows: Number of rows.
-        confusion: Correct label -> answered label -> number of rows, for every label. "" stands for answers that named
-            no label or several. Comparisons of scores ignore it.
+        confusion: Correct label -> answered label, or "" -> number of rows.
 
     Examples:
         >>> print(PromptScore(accuracy=0.9, standard_error=0.03, answered=1.0, rows=100))
@@ -54,10 +52,7 @@ class PromptScore:
 
     @classmethod
     def of(cls, said: Sequence[int | None], right: Sequence[str], labels: Sequence[str]) -> PromptScore:
-        """Count answers.
-
-        ``said`` holds the index of each answered label, or None, and ``right`` the correct label.
-        """
+        """``said`` holds indexes of answered labels or None, ``right`` the correct labels."""
         pairs = Counter(
             (label, NONE if index is None else labels[index]) for index, label in zip(said, right, strict=True)
         )
@@ -73,7 +68,7 @@ class PromptScore:
 
     @property
     def always(self) -> str | None:
-        """The only label ever answered if the rows have several. Otherwise None."""
+        """The only label ever answered if the rows have several."""
         present = [label for label, counts in self.confusion.items() if any(counts.values())]
         answered = {
             answer for counts in self.confusion.values() for answer, count in counts.items() if count and answer
@@ -81,7 +76,7 @@ class PromptScore:
         return answered.pop() if len(present) > 1 and len(answered) == 1 else None
 
     def table(self) -> str:
-        """Return the confusion as text: a row per correct label, a column per answered label."""
+        """Return the confusion as text, one row per correct label."""
         head = ["right \\ said", *self.confusion, "(no label)"]
         rows = [[label, *map(str, counts.values())] for label, counts in self.confusion.items()]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
@@ -106,7 +101,7 @@ class TargetScore:
         words: Its words for the labels, in public order.
         score: Score on the rows.
         gain: Accuracy minus that of the initial instruction, in [-1, 1].
-        standard_error: Of the gain if both prompts were equally good, from the rows on which they differ.
+        standard_error: Of the gain if both prompts were equally good.
 
     Examples:
         >>> initial, *others = choose_for_target(optimized, model, public_rows).scores
@@ -133,8 +128,8 @@ class TargetChoice:
     """Result of :func:`choose_for_target`.
 
     Args:
-        prompt: The chosen prompt, with the certificate of the run that paid for it.
-        scores: Of the initial instruction, then of the selected prompt, then of the other candidates.
+        prompt: The chosen prompt, with the certificate of its run.
+        scores: Of the initial instruction, the selected prompt, then the other candidates.
 
     Examples:
         >>> chosen = choose_for_target(optimized, model, public_rows)
@@ -156,14 +151,12 @@ def choose_for_target(
 ) -> TargetChoice:
     """Choose the released prompt that suits the target model best, by public rows.
 
-    A prompt that helps the model that wrote it may harm another model. The initial instruction stays unless another
-    prompt is better by more than one standard error. Candidates are paid for and rows are public, so this is free.
+    The initial instruction stays unless another prompt is better by more than one standard error. This costs no budget.
 
     Args:
         prompt: The result of a run.
-        model: The target: any chat model. It gets ``len(rows)`` calls per prompt.
-        rows: At least 20 public rows with labels, as in :func:`evaluate_prompt`. Do not use the private rows: the
-            choice would reveal information about them.
+        model: Any chat model. It gets ``len(rows)`` calls per prompt.
+        rows: At least 20 public rows with labels. Private rows would leak through the choice.
         max_concurrency: Most calls at a time.
 
     Raises:
@@ -171,7 +164,7 @@ def choose_for_target(
         ModelUnavailable: The model answered no row at all.
 
     Formal guarantee:
-        That of the prompt's own certificate, for its private rows. None for ``rows``.
+        That of the prompt's certificate, for its private rows. None for ``rows``.
 
     Examples:
         >>> optimized = optimizer.optimize(private_rows)
@@ -201,7 +194,6 @@ def choose_for_target(
 
 
 def paired_gain(right: Sequence[bool], before: Sequence[bool]) -> tuple[float, float]:
-    """Return the mean gain over the same rows, and its standard error under no difference."""
     gains = [int(new) - int(old) for new, old in zip(right, before, strict=True)]
     return sum(gains) / len(gains), math.sqrt(sum(map(abs, gains))) / len(gains)
 
@@ -216,21 +208,19 @@ def evaluate_prompt(
     words: Mapping[str, str] | None = None,
     max_concurrency: int = CALLS,
 ) -> PromptScore:
-    """Score a prompt on test rows with any chat model.
-
-    Only the model sees the rows, no callback, cache or tracer.
+    """Score a prompt on test rows with any chat model. Callbacks, caches and tracers do not see the rows.
 
     Args:
-        prompt: A template from :class:`DPPromptOptimizer`, or an :class:`OptimizedPrompt`.
+        prompt: A template or result of :class:`DPPromptOptimizer`.
         model: The model to score.
         rows: Mappings with the prompt's variables and ``label``, or a DataFrame, a dataset or a path.
         labels: The public labels.
-        words: Label -> word, as in ``OptPrompts.words``. By default those in the prompt's metadata.
+        words: Label -> word. By default those in the prompt's metadata.
         max_concurrency: Most calls at a time.
 
     Raises:
-        InvalidParameter: There are no rows, or one lacks a variable, a text or a known label, or words or prompt belong
-            to other labels.
+        InvalidParameter: There are no rows, one lacks a variable, a text or a known label, or words or prompt belong to
+            other labels.
         ModelUnavailable: The model answered no row at all.
 
     Examples:
@@ -266,14 +256,13 @@ def _answers(
     words: Mapping[str, str],
     max_concurrency: int,
 ) -> tuple[list[int | None], list[str]]:
-    """Return the index of each row's answered label, None for none, and the correct labels."""
     truths = [_truth(row, position, prompt.input_variables, labels) for position, row in enumerate(asked)]
     shown = label_words(named_words(words), labels)
     messages = [prompt.format_messages(**{name: row[name] for name in prompt.input_variables}) for row in asked]
-    # Accuracy on rows of one's own is no release, so the caller's word is enough.
+    # Accuracy on the caller's own rows is no release, so an opaque model is fine.
     answers = IsolatedModel(model, max_concurrency=max_concurrency, trust_opaque_model=True).batch(messages)
     if all(answer is None for answer in answers):
-        new = IsolatedModel(model, trust_opaque_model=True)  # one that has seen no row may say why
+        new = IsolatedModel(model, trust_opaque_model=True)  # one that has seen no row may tell the reason
         new.probe(prompt.format_messages(**dict.fromkeys(prompt.input_variables, "A public test.")))
         raise ModelUnavailable(
             f"Expected the model to answer, but it failed on each of {len(asked):,} rows. Check it: it is asked by "

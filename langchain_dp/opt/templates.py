@@ -1,8 +1,4 @@
-"""Templates of the forward prompt (asks for a label) and the backward prompt (asks for a better instruction).
-
-Their structure is that of Hong et al. 2024 (DP-OPT), Figure 5, which simplifies Sordoni et al. 2023 (DLN-1). The words
-are this package's own.
-"""
+"""Templates of the forward and the backward prompt, after Hong et al. 2024, Figure 5, and Sordoni et al. 2023."""
 
 from __future__ import annotations
 
@@ -23,38 +19,31 @@ MESSAGES = (
     "A better instruction has only the words that the student needs.",
     "A better instruction says in more detail what is asked, so that it can be read in one way only.",
 )
-"""The four requests of a backward prompt. Each candidate draws one of the least used by a public coin.
-
-They describe an instruction and give no orders, so that a copied request is no instruction by accident.
-"""
+"""Requests. They give no orders, so a copied request is no instruction."""
 
 CUE = "Better instruction:"
-"""Beginning of the answer, in a chat template in the model's own turn: with it in the user's turn, a model of 1.5
-billion parameters wrote "Here is a better instruction:" and no instruction."""
+"""In the user's turn, a small model repeated this cue."""
 
 NO_ANSWER = "(none)"
-"""Placeholder for a failed answer."""
 
 CONTENT_FREE = ("N/A", "", "[MASK]")
-"""Texts without content, for contextual calibration (Zhao et al. 2021)."""
+"""Texts for contextual calibration (Zhao et al. 2021)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OptPrompts(MadeOfFields):
-    """Templates of one task. All of it is public.
+    """Public templates of one task.
 
     Args:
         text: Template of one input. Its variables are keys of an example.
-        words: Label, as given, or its name -> word that the model sees and answers. A missing label stands for itself.
+        words: Label or its name -> word that the model sees and answers.
         meta: Introduction of the backward prompt.
         messages: Requests, of which each backward prompt holds one.
-        answer: Line after every instruction, in scoring and in the released prompt, or "". ``{labels}`` stands for the
-            labels' words. It names the task after any instruction.
-        system: Release instruction and line as a system message before a human one, instead of one human message.
+        answer: Line after every instruction, or "". ``{labels}`` stands for the labels' words.
+        system: Release a system message and a human one.
 
     Raises:
-        InvalidParameter: The template has no plain variable, there is no message, a word is no line of text, or two
-            labels share one.
+        InvalidParameter: The template has no plain variable, there is no message, or a word is invalid or shared.
 
     Examples:
         >>> prompts = OptPrompts(text="{subject}: {text}", words={"not relevant": "no", "relevant": "yes"})
@@ -99,11 +88,11 @@ class OptPrompts(MadeOfFields):
         return self.words.get(label, label)
 
     def render(self, fields: Mapping[str, Any]) -> str:
-        """Return one input as it stands after "Input:", stripped."""
+        """Return one input, stripped."""
         return self.text.format_map({name: str(fields[name]).strip() for name in self.variables}).strip()
 
     def forward_head(self, instruction: str, words: Sequence[str] = ()) -> str:
-        """Return the public text before an input: the instruction, and the line that names the labels' words."""
+        """Return the public text before an input."""
         return f"Instruction: {instruction}\n{self.naming(words)}\n"
 
     def naming(self, words: Sequence[str]) -> str:
@@ -120,14 +109,11 @@ class OptPrompts(MadeOfFields):
         return "Output:"
 
     def forward(self, instruction: str, words: Sequence[str] = ()) -> str:
-        """Return the forward prompt as a template over the input's variables, with the instruction's braces escaped."""
+        """Return the forward prompt as a template."""
         return "".join(self.forward_parts(instruction, words))
 
     def forward_parts(self, instruction: str, words: Sequence[str] = ()) -> tuple[str, str]:
-        """Return the forward prompt as a template, with the instruction's braces escaped.
-
-        The first part is common to all inputs, the second is the input with the cue.
-        """
+        """Return :meth:`forward` in two parts: common to all inputs, and input with cue."""
         head = self.forward_head(instruction, words).replace("{", "{{").replace("}", "}}")
         return head, f"{self.forward_body(self.text)}{self.forward_tail}"
 
@@ -152,7 +138,7 @@ class OptPrompts(MadeOfFields):
         return "".join(parts)
 
     def backward_tail(self, message: int, instruction: str) -> str:
-        """Return the request and, once more, the instruction: a model copies what stands next to the cue."""
+        """Return the request, then the instruction: a model copies text beside the cue."""
         return f"{self.messages[message]}\n\nOld instruction: {instruction}\n"
 
 
@@ -162,14 +148,14 @@ class PromptAlternative:
 
     Args:
         instruction: Its instruction. "" is the initial one.
-        words: Label, as given, or its name -> its word. A missing label keeps its word.
+        words: Label or its name -> its word, if changed.
 
     Raises:
         InvalidParameter: Both are empty.
 
     Examples:
-        >>> PromptAlternative("Say whom or what the question asks for.", {"human": "person", "location":
-        "place"}).instruction 'Say whom or what the question asks for.'
+        >>> PromptAlternative("Say whom or what the question asks for.", {"human": "person"}).instruction
+        'Say whom or what the question asks for.'
     """
 
     instruction: str = ""
@@ -194,7 +180,7 @@ class PromptAlternative:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Demonstration:
-    """One private record in a backward prompt, with the model's answer. None if the call failed."""
+    """One private record in a backward prompt."""
 
     text: str
     word: str
@@ -206,7 +192,7 @@ class Demonstration:
 
 @dataclasses.dataclass(frozen=True)
 class OptTask:
-    """A ready task: labels, initial instruction and templates, with the settings of Hong et al. 2024, Table 5.
+    """A ready task with the settings of Hong et al. 2024, Table 5.
 
     Args:
         labels: Public labels.
@@ -252,7 +238,6 @@ DISASTER = OptTask(
     102,
     OptPrompts(words={"not relevant": "no", "relevant": "yes"}),
 )
-"""Posts that are about a disaster, or not. The words are yes and no: "relevant" is contained in "not relevant"."""
+"""Posts about a disaster or not. The words are yes and no, because "not relevant" contains "relevant"."""
 
 TASKS: Mapping[str, OptTask] = MappingProxyType({"sst2": SST2, "trec": TREC, "mpqa": MPQA, "disaster": DISASTER})
-"""The tasks above by the name of their data set."""

@@ -1,4 +1,4 @@
-"""Text of released tokens, its end, and the tokens that may follow. All functions are public."""
+"""Public text of released tokens, and the tokens that may follow."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from langchain_dp.opt.filters import Echo
 from langchain_dp.ports import Decoding, NextTokenVoter, Token
 
 _LOOKED_AT = 120
-"""Characters at the end of a text in which a repetition is searched."""
 
 
 class Text:
-    """Reads released tokens. Members do not vote for a token that would make the text repeat ``never``."""
+    """Reads released tokens. Members never vote to repeat ``never``."""
 
     def __init__(
         self, engine: NextTokenVoter, decoding: Decoding, stop: Sequence[str], *, never: Echo | None = None
@@ -26,21 +25,16 @@ class Text:
         self._opening: Decoding | None = None
 
     def instruction(self, tokens: Sequence[Token]) -> str:
-        """Return the text up to the first stop string, stripped."""
         text = self._spelt(tokens)
         ends = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         return text[: min(ends, default=len(text))].rstrip().rstrip("\ufffd")
 
     def stops(self, tokens: Sequence[Token]) -> bool:
-        """Return whether the text holds a stop string."""
         text = self._spelt(tokens)
         return any(stop in text for stop in self._stop)
 
     def decoding(self, written: Sequence[Token]) -> Decoding:
-        """Return the decoding of the next token. It bans repetitions, and a line break or stop string at the beginning.
-
-        Many models are trained to begin an answer on a new line, which would end the candidate there.
-        """
+        """Ban repetitions and, first, line breaks and stop strings."""
         if written:
             return self._banning(self._repeating(self._spelt(written)))
         if self._opening is None:
@@ -53,7 +47,7 @@ class Text:
         return dataclasses.replace(self._decoding, banned=self._decoding.banned | tokens)
 
     def _repeating(self, text: str) -> frozenset[Token]:
-        """Return the tokens that would make the text repeat. Unknown for an engine whose tokens are strings."""
+        """Empty for string tokens."""
         if not self._numbered() or not self._never.near(text) or self._never(text):
             return frozenset()
         end = text[-_LOOKED_AT:]

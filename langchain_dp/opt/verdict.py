@@ -1,4 +1,4 @@
-"""Verdict on a plan in one sentence, before anything is spent."""
+"""Verdict on a plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from langchain_dp.opt.reservation import chance, selection_event, votes_needed
 
 Rating = Literal["yes", "hardly", "no"]
 NEARLY_ALL = 0.9
-"""Share of the votes beyond which hardly any token of a text has support."""
+"""Share of the votes that few tokens of a text exceed."""
 _STEP, _STEPS = 1.25, 16
 _FINE, _COARSE = 0.05, 0.15
-"""Shares of the rows: a choice that tells prompts apart by the first is of use, by more than the second of none."""
+"""Leads as shares of the rows: useful up to the first, useless beyond the second."""
 _SURE = 0.95
 
 
@@ -30,8 +30,8 @@ class Verdict:
 
     Args:
         rating: "yes": a token with 70% of the votes is released at least half of the time. "hardly": one with 90% is.
-            "no": neither. If nothing is written: whether a prompt that leads by 5, or 15, percent of the rows is
-            selected 95% of the time.
+            "no": neither. If nothing is written: a prompt that leads by 5, or 15, percent of the rows wins 95% of the
+            time.
         message: The same as a sentence, with a remedy.
 
     Examples:
@@ -47,12 +47,11 @@ class Verdict:
 
 
 def ahead_for_sure(selection: ExponentialEvent, prompts: int) -> int:
-    """Return the lead in rows with which one of so many prompts is selected 95 times in 100."""
+    """Return the lead in rows with which a prompt wins 95% of the time."""
     return math.ceil(math.log(_SURE / (1 - _SURE) * max(prompts - 1, 1)) / selection.epsilon)
 
 
 def choice_note(selection: ExponentialEvent, prompts: int) -> str:
-    """Return the certificate's note on the noise of the selection. It uses public constants."""
     return (
         f"which prompt is handed over is a noisy choice: one that answers {ahead_for_sure(selection, prompts):,} more "
         f"of the rows that select than every other wins {_SURE:.0%} of the time; of closer ones a worse may win, also "
@@ -61,7 +60,7 @@ def choice_note(selection: ExponentialEvent, prompts: int) -> str:
 
 
 def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict:
-    """Judge a selection among public prompts by the lead that a prompt needs."""
+    """Judge a selection among public prompts."""
     lead = ahead_for_sure(selection, prompts)
     share = lead / max(rows, 1)
     finding = (
@@ -81,7 +80,7 @@ def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompt
 
 
 def selecting_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict | None:
-    """Judge the selection among written prompts: None unless so few rows select that the best prompt may lose."""
+    """None if enough rows select."""
     lead = ahead_for_sure(selection, prompts)
     return None if rows >= lead else _at_random(f"{rows:,} rows that select", budget, lead, "More rows")
 
@@ -108,7 +107,6 @@ def verdict(
     taken: int,
     noise: Callable[[PrivacyBudget], LimitedDomainEvent],
 ) -> Verdict:
-    """Judge a plan by the votes that a token needs. ``noise`` gives one call under another budget."""
     votes, neighbors = scheme.expected_subsets, budget.neighbors
     needed = votes_needed(token, neighbors)
     agreed, nearly_all = (chance(token, share * votes, neighbors) for share in (AGREED, NEARLY_ALL))
@@ -140,14 +138,14 @@ def _rows(needed: float, rows: int, taken: int) -> str:
 
 
 def _epsilon(budget: PrivacyBudget, enough: Callable[[PrivacyBudget], bool]) -> str:
-    """Return the least epsilon that suffices, to a quarter, or "" if it promises almost nothing."""
+    """Return a sufficient epsilon, or "" if it promises almost nothing."""
     times = _least(lambda factor: enough(dataclasses.replace(budget, epsilon=budget.epsilon * factor)))
     epsilon = math.inf if times is None else math.ceil(10 * budget.epsilon * times) / 10
     return "" if epsilon > USUAL else f"epsilon {epsilon:g}"
 
 
 def _least(enough: Callable[[float], bool]) -> float | None:
-    """Return the least factor that suffices, to a quarter. None beyond thirty, or if the caller fixed the noise."""
+    """Return the least sufficient factor, to a quarter."""
     low, high = 0, _STEPS
     while low < high:
         middle = (low + high) // 2

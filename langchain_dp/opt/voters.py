@@ -25,11 +25,7 @@ _COIN = 2**53
 
 
 class Demonstrations:
-    """Records of the subsets with the model's answers to them, computed on first use.
-
-    Each answer depends on its own record, the instruction and the model alone. Long records are cut so that the subset
-    fits into the model's context.
-    """
+    """Records with the model's answers, cut to the context."""
 
     def __init__(self, records: PrivateRecords, forward: Forward, settings: Settings, engine: NextTokenVoter) -> None:
         self._records = records
@@ -44,13 +40,11 @@ class Demonstrations:
         self._tokens = self._room.remaining(engine.max_prompt_tokens, *public, more=settings.max_new_tokens)
 
     def public(self, message: int) -> MemberPrompt:
-        """Return the prompt without a record."""
         head = self._prompts.backward_head(self._instruction)
         tail = self._prompts.backward_tail(message, self._instruction)
         return MemberPrompt(head, "", tail, ("public", head), response_prefix=CUE)
 
     def members(self, subsets: Sequence[Subset], message: int) -> list[MemberPrompt]:
-        """Return the prompts of the subsets."""
         public = self.public(message)
         return [
             dataclasses.replace(public, body=body, member=subset.member)
@@ -58,7 +52,6 @@ class Demonstrations:
         ]
 
     def bodies(self, subsets: Sequence[Subset]) -> list[str]:
-        """Return the private part of each subset's prompt."""
         missing = [name for subset in subsets for name in subset.record_ids if name not in self._shown]
         rows = [self._records.get(name) for name in missing]
         texts = [self._prompts.render(row) for row in rows]
@@ -78,7 +71,7 @@ class Demonstrations:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class SubsetVotes:
-    """Collects the votes of one draw of subsets. ``watch`` checks after every call that the engine still answers."""
+    """Collects private votes. ``watch`` checks that the engine still answers."""
 
     engine: NextTokenVoter
     sampler: SubsetSampler
@@ -90,11 +83,11 @@ class SubsetVotes:
     _asked: set[Hashable] = dataclasses.field(default_factory=set)
 
     def draw(self) -> list[Subset]:
-        """Draw the subsets of one call by fresh coins. Those without records abstain and are left out."""
+        """Draw by fresh coins. Empty subsets abstain."""
         return [subset for subset in self.sampler.draw() if subset.record_ids]
 
     def check_answers(self, message: int) -> None:
-        """Ask for a token after a public prompt, to find a dead model before anything is charged."""
+        """Find a dead model before a charge."""
         public = Continuation(self.shown.public(message), (), 0.0)
         answers = asked_publicly(lambda: self.engine.next_tokens([public], self.text.decoding(())))
         forget_members(self.engine, public.prompt.member)
@@ -102,7 +95,6 @@ class SubsetVotes:
             raise ModelUnavailable("The engine wrote no token after a text that shows no record. Check the model.")
 
     def votes(self, subsets: Sequence[Subset], message: int, written: Sequence[Token]) -> Counter[Token]:
-        """Return one vote per subset. Private."""
         members = self.shown.members(subsets, message)
         continuations = [Continuation(member, tuple(written), self.rng.randbelow(_COIN) / _COIN) for member in members]
         self._asked.update(member.member for member in members)
@@ -116,18 +108,15 @@ class SubsetVotes:
                 self.close()
 
     def close(self) -> None:
-        """Drop the caches of the subsets."""
         if self._asked:
             forget_members(self.engine, *self._asked)
             self._asked.clear()
 
 
 class PrivateVote:
-    """Releases every token through LimitedDomain, charged before the model is asked (Algorithm 2).
+    """Releases tokens through LimitedDomain (Algorithm 2), with noise even without votes.
 
-    Formal guarantee:
-        One call costs the plan's event: it is charged first, then fresh coins draw the subsets, one record moves at
-        most one vote, and the mechanism draws its noise also when nobody voted.
+    One record moves at most one vote.
     """
 
     def __init__(
@@ -154,9 +143,7 @@ class PrivateVote:
         return self._mechanism.release(votes, rng=self._rng)
 
     def left(self) -> int:
-        """Return the calls left in the plan."""
         return self._reservation.left()
 
     def close(self) -> None:
-        """Drop the caches of the subsets."""
         self._subset_votes.close()
