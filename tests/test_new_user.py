@@ -169,7 +169,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a whole column as labels": lambda: classifier(labels=[CANARY] * 100),
     "an unknown label": lambda: classifier(labels=["good", "bad"]),
     "budget as a number": lambda: classifier(budget=3.0),
-    "no budget": lambda: DPICLClassifier(model=VotingChat(), examples=private_examples(24), labels=["positive", "b"]),
+    "no budget": lambda: DPICLClassifier(
+        model=VotingChat(), examples=private_examples(24), labels=["positive", "b"], max_queries=1
+    ),
     "ledger as a number": lambda: classifier(ledger=3.0),
     "a path without budget": lambda: classifier(ledger="privacy.ledger"),
     "a ledger of a class": lambda: classifier(ledger=PrivacyLedger),
@@ -197,6 +199,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
         examples=private_examples(24),
         labels=["positive", "b"],
         budget=BUDGET,
+        max_queries=1,
         model_calls={"timeout": 1},
     ),  # type: ignore[arg-type]
     "sampling as a number": lambda: classifier(sampling=3),

@@ -119,7 +119,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         labels: Iterable[Label],
         budget: PrivacyBudget | None = None,
         ledger: LedgerOrPath | None = None,
-        max_queries: int = 10_000,
+        max_queries: int,
         shots: int = 4,
         subsets: int = 10,
         sampling: SamplingName | SamplingOptions = "fixed",

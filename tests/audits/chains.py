@@ -32,6 +32,7 @@ def chain(examples: Sequence[Any], engine: NamingEngine | None = None, **changes
     """DP-ICL over a stub model that names the label of its examples, one example a subset, everybody votes."""
     settings: dict[str, Any] = {
         "labels": LABELS,
+        "max_queries": 10_000,
         "shots": 1,
         "subsets": 1,
         "sampling": SamplingOptions("fixed", max(len(examples), 1), 1.0),

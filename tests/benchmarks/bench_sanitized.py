@@ -60,6 +60,7 @@ def main() -> None:
                 examples=examples,
                 labels=["negative", "positive"],
                 budget=PrivacyBudget(1.0, 1e-5),
+                max_queries=1,
                 shots=options.shots,
                 subsets=options.subsets,
                 prompt=SST2,

@@ -125,13 +125,15 @@ def test_a_bad_budget_is_refused(arguments: dict[str, Any], message: str) -> Non
 def test_a_budget_or_a_ledger_is_needed() -> None:
     """A chain without a budget answers without a promise."""
     with pytest.raises(InvalidParameter, match=r"budget= or ledger= to be given, but both are None"):
-        DPICLClassifier(model=VotingChat(), examples=private_examples(24), labels=["positive", "negative"])
+        DPICLClassifier(model=VotingChat(), examples=private_examples(24), labels=["positive", "b"], max_queries=1)
 
 
 def test_a_typing_mistake_in_an_argument_is_an_error() -> None:
     """A misspelt argument is swallowed, and its default used."""
     with pytest.raises(InvalidParameter, match=r"DPICLClassifier has no argument subset=\. Give subsets=\."):
         classifier(subset=3)
+    with pytest.raises(TypeError, match="max_queries"):
+        DPICLClassifier(model=VotingChat(), examples=private_examples(24), labels=["a", "b"], budget=PrivacyBudget(1.0))  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         ChatDPICL()  # type: ignore[call-arg]  # that it is refused is the point
     with pytest.raises(InvalidParameter, match="classifier=str to be a DPICLClassifier"):

@@ -36,7 +36,7 @@ def test_examples_that_come_in_pieces_are_taken_together() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: DPICLClassifier(model=VotingChat(), examples=list(WRONG), labels=["a", "b"]),
+        lambda: DPICLClassifier(model=VotingChat(), examples=list(WRONG), labels=["a", "b"], max_queries=1),
         lambda: DPPromptOptimizer(model=None, labels=["a", "b"]),  # type: ignore[arg-type]
         lambda: synthesizer(members=0),
         lambda: generator(max_queries=0),
