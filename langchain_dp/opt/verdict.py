@@ -23,8 +23,8 @@ _FINE, _COARSE = 0.05, 0.15
 """Leads as shares of the rows: useful up to the first, useless beyond the second."""
 _SURE = 0.95
 _NOT_SHOWN = (
-    "But in our trials the texts of models of up to 1.5 billion parameters did not help. Try a larger one on public rows, "
-    "or use alternatives= or DPPrototypeClassifier"
+    "But in our trials the texts of models of up to 1.5 billion parameters did not help. Try a larger one on public "
+    "rows, or use alternatives= or DPPrototypeClassifier"
 )
 
 
