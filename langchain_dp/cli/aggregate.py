@@ -56,7 +56,7 @@ class FitPrototypes(ReleaseOptions):
     """Releases prototypes."""
 
     path = "fit"
-    what = "Release a private classifier of texts: one noisy sum, then any number of queries."
+    what = "Release a private classifier: pay once, query without limit."
     examples = """\
   langchain-dp fit --data tickets.jsonl --labels praise complaint --epsilon 1 --budget 3 --out classifier.json
   langchain-dp fit --data tickets.jsonl --epsilon 1 --budget 3 --out classifier.json --user-key customer \\
@@ -109,7 +109,7 @@ class NameLabels(ReleaseOptions):
     """Names labels."""
 
     path = "name"
-    what = "Name labels that are codes, by counting the public topics that their private texts are nearest to."
+    what = "Name labels that are codes, by counting public topics."
     examples = """\
   langchain-dp name --data tickets.jsonl --epsilon 0.5 --budget 3 --out names.json
   langchain-dp name --data tickets.jsonl --epsilon 0.5 --budget 3 --out names.json --words topics.txt

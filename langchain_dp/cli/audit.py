@@ -22,7 +22,7 @@ class Audit(JsonOptions):
 
     said: ClassVar = {"path": "--ledger"}
     path = "audit"
-    what = "Write the report of a ledger: every release with its time, and the rest of the budget."
+    what = "Write the report of a ledger for an auditor."
     examples = """\
   langchain-dp audit --ledger privacy.ledger --out report.html
   langchain-dp audit --ledger privacy.ledger --out report.html --attacks attacks.json

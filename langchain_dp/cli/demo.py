@@ -58,7 +58,7 @@ class Demo(JsonOptions, ModelOptions, DeltaOptions):
     """Shows it."""
 
     path = "demo"
-    what = "Show the cost of privacy with a model that runs on this machine."
+    what = "Show what privacy costs, on this machine."
     examples = """\
   langchain-dp demo
   langchain-dp demo --part prototypes

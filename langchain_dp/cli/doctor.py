@@ -22,7 +22,7 @@ class Doctor(JsonOptions):
     """Looks at the installation."""
 
     path = "doctor"
-    what = "Show versions, extras, the embedded model and a ledger's health, for bug reports."
+    what = "Show versions and a ledger's health, for bug reports."
     examples = """\
   langchain-dp doctor
   langchain-dp doctor --ledger privacy.ledger --json

@@ -50,7 +50,7 @@ class Optimize(SpendingOptions, WritingModelOptions, FileOptions, WriterOptions)
     """Writes a prompt."""
 
     path = "optimize"
-    what = "Write a prompt from private rows with a model on this machine (DP-OPT)."
+    what = "Write a prompt from private rows (DP-OPT)."
     examples = """\
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --out prompt.json --plan
   langchain-dp optimize --data train.jsonl --task sst2 --epsilon 8 --budget 10 --out prompt.json --test test.jsonl \\
@@ -85,7 +85,7 @@ write.
     chat: bool | None = of_run(
         None, "--chat/--no-chat", help="use the model's chat template (default: where it carries one)"
     )
-    test: Path | None = Option(None, help="rows to score the local model on, before and after")
+    test: Path | None = Option(None, help="rows that score the model before and after")
     plan: bool = Option(False, "--plan", help="say what it would cost, and stop: no ledger is opened")
 
     def run(self) -> int:

@@ -72,9 +72,7 @@ class ModelOptions(Options):
 class WritingModelOptions(ModelOptions):
     """Model that writes."""
 
-    allow_small_model: bool = Option(
-        False, "--allow-small-model", help="write with the embedded model, although its texts are of little use"
-    )
+    allow_small_model: bool = Option(False, "--allow-small-model", help="write with the embedded model")
 
     def check_writer(self) -> None:
         """Refuse to write with the embedded model, unless it is allowed."""
@@ -230,8 +228,7 @@ class WriterOptions(LabelOptions, ConstantOptions):
     method: Literal["dp-opt", "choose"] = of_run("dp-opt", help="choose: write nothing, choose among --alternatives")
     alternatives: Path | None = of_run(
         None,
-        help="JSONL of {instruction, words}: public prompts that may be handed over, too; words are by label. "
-        "Or a .json of `langchain-dp optimize`, whose cost is added",
+        help="public prompts that may win, too: JSONL of {instruction, words by label}, or a result of this command",
     )
     shots: int | None = of_run(None, min=1, help=f"examples of one subset (default: {_FITTING})")
     subsets: int | None = of_run(None, min=1, help=f"expected votes on one answer (default: {_FITTING})")

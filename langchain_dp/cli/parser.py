@@ -37,8 +37,35 @@ _IN_CODE = {
 """Python calls in messages, with the options to type instead."""
 
 
+EXPERT = frozenset(
+    {"allow_remote", "alone", "characters", "chat", "code", "effort", "errors", "give_up_round", "gpu_layers", "host"}
+    | {"interval", "inversion", "length", "max_tokens", "mechanism", "members", "name", "neighbors", "partitions"}
+    | {"port", "prompts", "public_key", "sampling", "sampling_probability", "seed_not_private", "temperature"}
+    | {"title", "tokens", "trust_opaque_model", "validation"}
+)
+"""Options that only ``--help-all`` shows."""
+ORDER = (
+    "data", "records", "source", "text_key", "label_key", "user_key", "labels", "task", "instruction", "ask",
+    "questions", "chain", "model", "allow_small_model", "epsilon", "delta", "budget", "ledger", "out", "target", "test",
+    "plan",
+)  # fmt: skip
+"""Options that come first in a help text."""
+LAST = ("json", "help_all")
+NOTES = "\f"
+"""Begins and ends the notes within the end of a help text."""
+
+
 class WrongArguments(InvalidParameter):
     """Valid options that contradict each other. Exit code 2."""
+
+
+def _show_all(ctx: typer.Context, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        command: Any = ctx.command
+        command.shows_all = True
+        typer.echo(ctx.get_help())
+        command.shows_all = False
+        raise typer.Exit
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -58,6 +85,10 @@ class Options(abc.ABC):
 
     def __post_init__(self) -> None:  # noqa: B027  # nothing to refuse is no fault of a command
         """Refuse what does not go together: every base of a command does, and calls that of its own."""
+
+    help_all: bool = typer.Option(
+        False, "--help-all", is_eager=True, callback=_show_all, help="Show all options and notes, and exit."
+    )
 
     @abc.abstractmethod
     def run(self) -> int:
@@ -98,19 +129,27 @@ class _Epilog:
 
     def __init__(self, *given: Any, epilog: str | None = None, **settings: Any) -> None:
         super().__init__(*given, **settings)
-        self.shown = epilog
+        self.shown = epilog or ""
+        self.shows_all = not isinstance(self, Command)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help text."""
-        from typer import rich_utils
-
-        rich_utils.FORCE_TERMINAL = None  # GitHub's logs are no terminal
+        for param in self.params:  # type: ignore[attr-defined]
+            param.hidden = param.name in EXPERT and not self.shows_all
         super().format_help(ctx, formatter)  # type: ignore[misc]
-        formatter.write(f"{self.shown}\n")
+        examples, notes, codes = self.shown.split(NOTES)
+        if not self.shows_all:
+            notes = f"All options and notes: {ctx.command_path} --help-all\n\n"
+        formatter.write(f"\n{examples}{notes}{codes}\n")
 
 
 class Command(_Epilog, TyperCommand):
     """Takes several words after one option: typer asks for the option's name before each."""
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        last = len(ORDER)
+        self.params.sort(key=lambda each: ORDER.index(each.name) if each.name in ORDER else last + (each.name in LAST))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and refuse what is left over."""

@@ -44,7 +44,7 @@ class PlanICL(JsonOptions, VoteOptions, BudgetOptions, RowOptions, LabelOptions)
     """Plans private answers."""
 
     path = "plan icl"
-    what = "Private answers (DP-ICL): noise, calls, tokens, money, how often a majority survives."
+    what = "Labels by votes (DP-ICL): noise, calls, tokens and money."
     examples = """\
   langchain-dp plan icl --records 8000 --labels praise complaint --epsilon 3 --queries 10000 --price 0.4
   langchain-dp plan icl --data tickets.jsonl --epsilon 1 --delta 1e-6 --queries 500 --shots 2 --json
@@ -149,7 +149,7 @@ class PlanOpt(JsonOptions, WriterOptions, BudgetOptions, RowOptions):
     """Plans a private prompt."""
 
     path = "plan opt"
-    what = "A private prompt (DP-OPT): calls, votes a token needs, tokens to evaluate."
+    what = "A prompt (DP-OPT): calls, votes that a token needs, tokens."
     examples = """\
   langchain-dp plan opt --data train.jsonl --task sst2 --epsilon 8
   langchain-dp plan opt --records 600 --labels praise complaint --instruction "Praise or complaint?" \\
@@ -219,7 +219,7 @@ class PlanSynthesize(JsonOptions, ExampleOptions, DeltaOptions, RowOptions):
     """Plans private synthetic examples."""
 
     path = "plan synthesize"
-    what = "Private synthetic examples: members, clip, tokens to evaluate, and if it is worth it."
+    what = "Synthetic examples: members, tokens, and what they are worth."
     examples = """\
   langchain-dp plan synthesize --records 2000 --labels praise complaint --epsilon 3
   langchain-dp plan synthesize --data tickets.jsonl --epsilon 1 --count 16 --tokens 30 --json
@@ -250,7 +250,7 @@ class PlanAnswers(JsonOptions, DeltaOptions, RowOptions):
     """Plans private answers in free text."""
 
     path = "plan answers"
-    what = "Private answers in free text: members, clip, tokens to evaluate, and if it is worth it."
+    what = "Answers in text: members, tokens, and what they are worth."
     examples = """\
   langchain-dp plan answers --records 2000 --epsilon 3 --queries 100
   langchain-dp plan answers --data tickets.jsonl --epsilon 3 --queries 20 --tokens 60 --json

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from langchain_dp._util.rounding import rounded_up
-from langchain_dp.cli.parser import DONE, FAILED, INTERRUPTED, PROGRAM, WRONG
+from langchain_dp.cli.parser import DONE, FAILED, INTERRUPTED, NOTES, PROGRAM, WRONG
 from langchain_dp.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def epilog(examples: str, notes: str = "") -> str:
         f"exit codes: {DONE} done, {FAILED} refused or failed (one line on stderr says why), {WRONG} wrong arguments,\n"
         f"{INTERRUPTED} interrupted"
     )
-    return "\n\n".join(part for part in (f"examples:\n{examples.rstrip()}", notes.strip(), codes) if part)
+    notes = f"{notes.strip()}\n\n" if notes else ""
+    return f"examples:\n{examples.rstrip()}\n\n{NOTES}{notes}{NOTES}{codes}"
 
 
 def line(message: object) -> str:

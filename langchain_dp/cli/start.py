@@ -48,7 +48,7 @@ class Start(JsonOptions, LabelOptions):
     """Begins with a file of the user's own."""
 
     path = "start"
-    what = "Begin with a CSV of your own: forecasts per epsilon, a ledger, and a script of 15 lines."
+    what = "Begin with your own CSV: forecasts, a ledger, a script."
     examples = """\
   langchain-dp start tickets.jsonl --labels praise,complaint --yes
   langchain-dp start tickets.jsonl --text-key body --labels praise,complaint --user-key customer --budget 3 --yes

@@ -28,7 +28,7 @@ class SurveyConversations(ChargedOptions, ModelOptions):
     """Asks conversations."""
 
     path = "survey"
-    what = "Ask typed questions of private conversations, and release noisy tables of the answers."
+    what = "Ask questions of private conversations: noisy tables."
     examples = """\
   langchain-dp survey --data chats.jsonl --ask "mood: calm, angry" --epsilon 1 --budget 3 --out survey.html \\
       --user-key user_id
@@ -119,7 +119,7 @@ class ScoreChains(ReleaseOptions):
     """Scores chains."""
 
     path = "score"
-    what = "Release how often chains are right on private labelled rows, with error bars."
+    what = "Measure chains on private labelled rows, with error bars."
     examples = """\
   langchain-dp score --data tickets.jsonl --chain classifier.json --epsilon 0.5 --budget 3 --out score.json
   langchain-dp score --data tickets.jsonl --chain app:first_chain app:second_chain --epsilon 0.5 --budget 3 \\

@@ -27,7 +27,7 @@ class Synthesize(SpendingOptions, WritingModelOptions, ExampleOptions):
 
     said: ClassVar = WritingModelOptions.said | ExampleOptions.said
     path = "synthesize"
-    what = "Write examples from private rows with a model on this machine, for any use without limit."
+    what = "Write synthetic examples from private rows."
     examples = """\
   langchain-dp synthesize --data train.jsonl --epsilon 3 --count 64 --out synthetic.jsonl --plan
   langchain-dp synthesize --data train.jsonl --epsilon 3 --budget 5 --count 64 --out synthetic.jsonl \\

@@ -80,17 +80,23 @@ def arguments(example: str) -> tuple[list[str], dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_help_names_exit_codes_and_examples(name: str) -> None:
-    """If it breaks, a command is missing, or one must read the code to script it."""
-    shown = helped(name)
+def test_help_names_exit_codes_and_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a command is missing, one must read the code to script it, or a page of help fills two screens."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown, whole = helped(name), printed(*name.split(), "--help-all") if name in COMMANDS else helped(name)
     for part in ("0 done", "1 refused", "2 wrong arguments", "130 interrupted", "examples:", "langchain-dp"):
         assert part in " ".join(shown.split())
-    if "--json" in shown and name in COMMANDS:
-        assert "--json: " in shown, "the shape of the object is not told"
-    assert max(map(len, shown.split("examples:")[1].splitlines())) <= 120
+        assert part in " ".join(whole.split())
+    if "--json" in whole and name in COMMANDS:
+        assert "--json: " in whole, "the shape of the object is not told"
+    assert shown.count("\n") <= 60
+    assert "..." not in shown.split("examples:")[0].split("Commands:")[-1], "it is cut off"
+    assert max(map(len, whole.split("examples:")[1].splitlines())) <= 120
     assert ALL[name].help
-    assert [each for param in ALL[name].params for each in param.opts if each not in shown] == [], "it is cut off"
-    assert "\x1b" not in shown, "colours in a pipe"
+    required = [each for param in ALL[name].params if param.required for each in param.opts]
+    assert [each for each in required if each not in shown] == [], "nobody can run it"
+    assert [each for param in ALL[name].params for each in param.opts if each not in whole] == [], "it is hidden"
+    assert "\x1b" not in shown + whole, "colours in a pipe"
 
 
 def test_help_comes_at_once_and_faults_show_no_argument() -> None:
@@ -266,7 +272,7 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
         ("sanitize --eta 1 --replacement 0.5", "not allowed with"),
         ("demo train.jsonl", "expected no further argument, found 'train.jsonl': write the name of its option"),
         ("ledger a.ledger --serve --port 99999", "--port: expected a whole number from 0 to 65535, found '99999'"),
-        ("optimize --data a", "expected --out to be given. See langchain-dp optimize --help."),
+        ("optimize --data a", "expected --epsilon to be given. See langchain-dp optimize --help."),
         ("optimize --temperature -1", "--temperature: expected a number that is not negative"),
         ("optimize --sampling-probability 1.5", "expected a number above 0 and at most 1"),
         ("plan icl --epsilon 3", "expected one of --data --records to be given. See langchain-dp plan icl --help."),
