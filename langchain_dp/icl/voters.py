@@ -371,7 +371,6 @@ def _best(scores: object, labels: int) -> Vote:
 
 
 def _checker(model: Any) -> ChecksPrompts | None:
-    """Find a model inside that can check a prompt."""
     while not isinstance(model, BaseLanguageModel):
         inner = getattr(model, "bound", None) or getattr(model, "first", None)
         if not isinstance(inner, Runnable):

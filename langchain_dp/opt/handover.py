@@ -158,7 +158,7 @@ def _laid(prompts: OptPrompts, labels: Sequence[str], choice: PromptChoice) -> d
 
 
 def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
-    """Read a file written by :meth:`OptimizedPrompt.save`.
+    """Read the file ``path`` of :meth:`OptimizedPrompt.save`.
 
     Raises:
         InvalidParameter: The file is no saved prompt, or its template or words are invalid.
