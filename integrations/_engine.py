@@ -262,8 +262,7 @@ class LocalEngine(BaseEngine):
         """Return ``take`` of each member's logits."""
 
     @abc.abstractmethod
-    def _never(self) -> npt.NDArray[np.bool_]:
-        """Mark control tokens that end nothing."""
+    def _never(self) -> npt.NDArray[np.bool_]: ...
 
     def tokens_per_second(self) -> float:
         """Prompt tokens per second, measured now on public tokens."""

@@ -33,7 +33,6 @@ _MOST = 64
 
 
 def checked_evaluator(context: LlamaContext, *, slots: int, max_tokens: int, offloaded: bool) -> JointEvaluator:
-    """Return the evaluator under the first rule that passes."""
     fixed = fixed_shape(context.sequences)
     for rule in () if slots == 1 else (fixed,) if offloaded else (PAIRS, EIGHTS, fixed):
         evaluator = JointEvaluator(context, rule)

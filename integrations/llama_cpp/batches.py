@@ -47,7 +47,6 @@ ALONE = BatchRule("one member at a time", together=False)
 
 
 def fixed_shape(sequences: int) -> BatchRule:
-    """One row of each sequence in every batch."""
     return BatchRule(f"always {sequences} rows", multiple=sequences, least=sequences, longest=1)
 
 

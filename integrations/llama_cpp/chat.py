@@ -165,9 +165,9 @@ class ChatLlamaCpp(BaseChatModel):
         The model sees field names, but no descriptions. Bound long strings (``maxLength``).
 
         Args:
-            schema: A pydantic class, which is returned, or a TypedDict or a JSON schema, for a dict.
+            schema: A pydantic class, for an object of it, or a TypedDict or a JSON schema, for a dict.
             include_raw: Return a dict of "raw", "parsed" and "parsing_error" instead.
-            method: No effect.
+            method: "json_schema", "function_calling" or "json_mode", with the same effect.
             strict: No effect.
             **kwargs: None are taken.
 

@@ -304,7 +304,6 @@ class _Answer:
         return self._module.LlamaGrammar.from_string(text, verbose=False)
 
     def _released(self, new: str) -> tuple[str, bool]:
-        """Return text, and whether a stop string ended the answer."""
         text = self._held + new
         found = [at for at in (text.find(end) for end in self._request.stop) if at >= 0]
         if found:

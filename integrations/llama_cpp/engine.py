@@ -33,7 +33,6 @@ from .threads import steps_below
 from .writer import Writer
 
 _LARGEST_BATCH = 2048
-"""Working memory grows with a batch's rows."""
 
 
 class LlamaCppEnsemble(LocalEngine):

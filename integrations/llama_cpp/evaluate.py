@@ -47,7 +47,6 @@ class JointEvaluator:
         self._context = context
         self.batches = Batches(context, rule)
         self.rooms = 1
-        """Lone members before memory is overwritten again."""
         self._used = 0
         self._generation = -1
 

@@ -98,7 +98,6 @@ def _prepare(source: str, folder: Path, decision: Path, key: dict[str, Any]) -> 
 
 
 def _kept(decision: Path, key: dict[str, Any]) -> str | None:
-    """Return an earlier decision. "" is the original."""
     try:
         record = json.loads(decision.read_text())
         name = record["file"]

@@ -75,7 +75,6 @@ class Slots:
         self._generation = -1
 
     def put_away(self) -> None:
-        """Store residents before the context is cleared."""
         sure = self._generation == self._context.generation
         self.lose()  # first, in case of an interruption
         for sequence in list(self.residents) if sure else ():

@@ -28,7 +28,6 @@ class GGUFTexts:
 
     @functools.cached_property
     def never(self) -> npt.NDArray[np.bool_]:
-        """Mark control tokens that end nothing."""
         never = np.zeros(self._context.vocabulary, dtype=bool)
         never[sorted(self._context.control_tokens() - self.ends)] = True
         return never

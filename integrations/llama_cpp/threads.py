@@ -33,7 +33,6 @@ class Threads:
         return self._allowed[-1]
 
     def use(self, most: int, fewer: Sequence[int] = ()) -> None:
-        """Use ``fewer`` while cores are busy."""
         self._allowed = [*sorted(fewer), most]
         self._move(len(self._allowed) - 1)
 

@@ -46,7 +46,6 @@ def openai_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def forced_grammar(tools: Sequence[Mapping[str, Any]], choice: object) -> str | None:
-    """None if the model is free."""
     if choice in (None, False, "auto"):
         return None
     if isinstance(choice, Mapping):

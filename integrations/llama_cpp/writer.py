@@ -115,7 +115,6 @@ class Writer:
         }
 
     def _runs(self, steps: Mapping[int, Step]) -> Iterator[list[int]]:
-        """Yield neighbors. The rule pads gaps."""
         run: list[int] = []
         for sequence in sorted(steps):
             rows = len(steps[sequence])

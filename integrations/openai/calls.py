@@ -122,7 +122,6 @@ class Calibrations:
     def means(
         self, calls: Calls, prompts: Sequence[MemberPrompt], words: tuple[str, ...], tails: tuple[str, ...]
     ) -> list[Scores | None]:
-        """Return logs, None for failures."""
         keys: list[tuple[Hashable, ...]] = [
             (prompt.member, prompt.head, hashlib.sha256(repr(prompt.body).encode()).digest(), words, tails)
             for prompt in prompts

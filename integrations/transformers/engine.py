@@ -35,7 +35,7 @@ class TransformersEnsemble(LocalEngine):
     Args:
         model: Folder of a saved model, or a loaded causal language model, which is changed in place.
         tokenizer: The tokenizer of a loaded model.
-        device: Where torch evaluates, as in "cpu" or "cuda:0".
+        device: Device of torch, such as "cpu" or "cuda:0".
         dtype: Type of the weights: "float32", "bfloat16" or "float16".
         max_tokens: Longest sequence of one member, in tokens.
         cache_bytes: Bound of the kept keys and values in bytes, least recently used out.

@@ -93,7 +93,6 @@ class LoneEvaluator:
 
 
 def wipe(layers: Layers) -> None:
-    """Overwrite tensors with all their memory."""
     for pair in layers:
         for tensor in pair:
             tensor.untyped_storage().fill_(0)

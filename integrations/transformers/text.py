@@ -59,7 +59,6 @@ class TokenizerTexts:
         )
 
     def turn(self) -> tuple[list[int], list[int]]:
-        """Return tokens before and after a user turn."""
         if self._turn is None:
             if not getattr(self._tokenizer, "chat_template", None):
                 raise InvalidParameter(

@@ -101,7 +101,6 @@ class Columns:
         return self._alone(made)
 
     def with_new(self, name: str, values: Sequence[str | None], *, like: str, kept: Sequence[str]) -> Any:
-        """Return the kept columns and one like ``like``."""
         made = {each: self._column(each) for each in self._names if each in kept}
         made[name] = _like(self._column(like), values)
         if hasattr(self._batch, "iloc"):

@@ -14,7 +14,7 @@ from langchain_dp._util import forks
 
 
 def in_event_loop() -> bool:
-    """A blocking call would hang this thread's loop."""
+    """Return whether a blocking call would hang this thread's loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

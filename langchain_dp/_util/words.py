@@ -24,7 +24,6 @@ def words_of(text: str) -> list[str]:
 
 
 def pieces_of(text: str) -> list[str]:
-    """Keep punctuation."""
     return _PIECE.findall(text)
 
 
@@ -46,7 +45,6 @@ _TO = re.compile(rf"(?<={_ALONE})|(?![^\W_{UNSPACED}])")
 
 
 def standing_alone(word: str, text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end."""
     position = 0
     while (start := text.find(word, position)) >= 0:
         end = start + len(word)

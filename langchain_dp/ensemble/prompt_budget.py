@@ -17,7 +17,7 @@ _JOINTS = 4  # additional tokens of joined parts
 
 
 class PromptBudget:
-    """Truncates one member's texts by them and public numbers alone."""
+    """Truncates one member's texts, by these texts and public numbers alone."""
 
     def __init__(self, engine: MemberEngine) -> None:
         self._engine = engine

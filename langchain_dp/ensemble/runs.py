@@ -1,7 +1,7 @@
 """Private runs that write text: journal, lock and start.
 
-A run charges before the model sees a record, and stores each outcome before it leaves. A lost outcome is never drawn
-again.
+A run charges before the model sees a record, and stores each outcome before it leaves. A charge whose outcome is lost
+pays for no second draw.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The subset sampler: one record moves at most one vote. No I/O.
 
-No coin depends on content or other records. Shuffling all records per release would move many votes.
+No coin depends on content or other records. A new shuffle of all records per release could move many votes.
 """
 
 from __future__ import annotations

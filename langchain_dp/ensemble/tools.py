@@ -25,7 +25,7 @@ _FEW = 10  # smaller plans get no warning
 
 
 class BudgetMonitor:
-    """Warns once when 80% of a plan or quota are used."""
+    """Warns once when 80% of a plan or quota is used."""
 
     def __init__(self, plan: LedgerPlan, event: DpEvent, most: int) -> None:
         self._plan, self._event, self._most = plan, event, most

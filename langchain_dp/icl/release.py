@@ -206,7 +206,6 @@ class Releaser:
         return self.labels[self._mechanism.release(counts, rng=self.rng).winner]
 
     def _charged(self, question: str, message: str) -> ModelUnavailable:
-        """Probe this question first from now on."""
         self._unanswered.add(_key(question))
         return ModelUnavailable(
             f"{message} This answer was charged; the same question is asked in public first from now on, which costs "

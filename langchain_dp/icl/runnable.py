@@ -257,7 +257,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             UnsafeEnvironment: A global setting would print prompts. Nothing was spent.
 
         Warns:
-            BudgetLowWarning: 80% of the plan are used.
+            BudgetLowWarning: 80% of the plan is used.
         """
         reject_extra_kwargs(kwargs)
         return self._labels_by_name[self._run(input, config)]
@@ -297,9 +297,6 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             exit_behavior: Behavior of a used-up plan or quota. "continue": a tool message with error status. "end": the
                 same message ends the agent, which must get the tool in ``create_agent`` before the tool's first call.
                 "error": BudgetExceeded is raised.
-
-        Raises:
-            InvalidParameter: A value is out of bounds.
 
         Examples:
             >>> tool = classifier.as_tool(name="sort_message", exit_behavior="end")
@@ -395,7 +392,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return self._reservation.event.sigma
 
     def plan(self, *, price_per_million_tokens: float | None = None) -> ICLPlanReport:
-        """Forecast cost and accuracy of all queries, free.
+        """Forecast cost and accuracy of all queries. Spends nothing.
 
         Args:
             price_per_million_tokens: Price of input tokens, in any currency.
@@ -421,8 +418,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
     def add(self, example: Any, *, record_id: str | None = None) -> str:
         """Add a private example, which joins one subset by its own coin. Return its id.
 
-        Without an id it is numbered. Under add/remove neighbors, where the number of records is private, its id is
-        random.
+        Without an id it is numbered. Under add/remove neighbors, where the number of records is private, or with
+        ``replicas`` its id is random.
         """
         row = self._records.read(example)
         if fault := row_fault(row, self.labels, self.prompt.variables, whose="prompt", plain=True):
@@ -464,7 +461,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return not count_is_public(self._reservation.budget.neighbors)
 
     def warm(self) -> None:
-        """Build the caches of all fixed subsets, to hide them from response times."""
+        """Build the caches of all fixed subsets, so that response times do not show cold ones."""
         blank = self.prompt.content_free()[0]
         self._voter.warm(self._subset_prompts.everyone(blank))
 
@@ -484,7 +481,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         Args:
             budget: The promise. Its neighbors must be this chain's.
             ledger: Ledger to charge, or the path of one. None: a new one in memory.
-            name: Name of the plan. This chain's by default, as below.
+            name: Name of the plan. This chain's by default, like the next two.
             max_queries: Number of releases.
             quotas: Quotas per user.
 

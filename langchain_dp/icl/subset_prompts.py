@@ -134,7 +134,6 @@ class SubsetPrompts:
         return stale
 
     def average_shot(self) -> str:
-        """Return a private shot of average length, for estimates."""
         with self._lock:
             texts = sorted((f"{question} {word}\n\n" for question, word in self._shots.values()), key=len)
         mean = sum(map(len, texts)) / max(len(texts), 1)

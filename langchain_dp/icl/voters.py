@@ -64,8 +64,8 @@ class ModelCallOptions:
             certificate notes it. Refused for models that answer one call at a time.
         max_concurrency: Model calls at a time over all queries. The first release sends this many public test queries
             at once. A server that takes fewer raises ``ModelUnavailable`` before the charge.
-        on_model_failure: "raise": each query of a remote model gets a health probe. If it fails, the release raises
-            ``ModelUnavailable`` and stays charged. "ignore": no probe, so an answer may be pure noise.
+        on_model_failure: "raise": each query gets a health probe, except on a local engine. If it fails, the release
+            raises ``ModelUnavailable`` and stays charged. "ignore": no probe, so an answer may be pure noise.
         max_question_chars: Longest query with its template, for models without a known limit.
         max_example_chars: Longest example for such models, cut at its end. A subset that does not fit the model's
             context abstains silently.
@@ -371,7 +371,6 @@ def _best(scores: object, labels: int) -> Vote:
 
 
 def _checker(model: Any) -> ChecksPrompts | None:
-    """Find a model inside that can check a prompt."""
     while not isinstance(model, BaseLanguageModel):
         inner = getattr(model, "bound", None) or getattr(model, "first", None)
         if not isinstance(inner, Runnable):

@@ -1,7 +1,7 @@
 """Model calls without traces, and ``private_run`` for a whole chain.
 
-``filters``, ``tasks`` and ``context`` hook into the process. Each hook closes one leak: hook | leak | test in
-tests/isolation that fails without it.
+``filters``, ``tasks`` and ``context`` hook into the process. Each hook closes one leak:
+hook | leak | test in tests/isolation that fails without it.
 
 - filters: ``Logger.handle`` | an error reporter wraps ``Logger.callHandlers`` |
   test_records_are_dropped_before_hooks_between_logger_and_handlers
@@ -13,7 +13,8 @@ tests/isolation that fails without it.
   test_a_factory_of_log_records_sees_nothing_of_a_quiet_call
 - filters: ``warnings._showwarnmsg`` | a client warns with the prompt |
   test_warnings_that_the_model_insists_on_go_nowhere
-- filters: ``sys.unraisablehook`` | a finalizer fails and quotes the prompt | test_an_error_in_a_finalizer_goes_nowhere
+- filters: ``sys.unraisablehook`` | a finalizer fails and quotes the prompt |
+  test_an_error_in_a_finalizer_goes_nowhere
 - filters: ``threading.excepthook`` | a client's thread fails and quotes the prompt |
   test_an_error_in_a_thread_of_the_model_goes_nowhere
 - filters: ``Thread.start`` | the same, in a thread that copies no context |
@@ -24,7 +25,8 @@ tests/isolation that fails without it.
   test_an_event_loop_that_debugs_logs_no_prompt
 - tasks: unretrieved errors | asyncio reports them when the task is freed |
   test_an_error_that_an_abandoned_task_kept_goes_nowhere
-- tasks: exception handler of the loop | asyncio logs a failing callback | test_callbacks_of_the_loop_say_nothing
+- tasks: exception handler of the loop | asyncio logs a failing callback |
+  test_callbacks_of_the_loop_say_nothing
 - context: callback managers | handlers in configs, models and instrumentations |
   test_a_manager_patched_by_an_instrumentation_is_cleaned
 - context: LangGraph's managers | handlers get the values of an interrupt |

@@ -1,4 +1,4 @@
-"""The allow-list of models for isolated calls. A memory would move several votes.
+"""The allow-list of models for isolated calls. A memory would show one call the prompt of another.
 
 Known parts:
 

@@ -72,7 +72,7 @@ class PromptRunnable(RunRunnable):
         """Release one prompt.
 
         The run's own callbacks do not see the examples. An enclosing run, such as ``optimizer | chain``, passes them to
-        its callbacks, unless they are ``PrivateRecords`` or ``private_run()`` surrounds it.
+        its callbacks. To prevent that, pass ``PrivateRecords`` or use ``private_run()``.
 
         Args:
             input: Private examples: mappings with ``text``, ``label`` and the template's other variables, or any input
@@ -111,7 +111,7 @@ class PromptRunnable(RunRunnable):
 
         After Ctrl-C, call again with the same examples to resume, also in a new process if the ledger is in a file. If
         a process ends between charging and storing the selection, the selection is lost. A complete run returns its
-        prompt again free.
+        prompt again at no cost.
         """
         prompt: OptimizedPrompt = self._execute(PrivateArgs.of(examples), config)
         return prompt
@@ -120,7 +120,7 @@ class PromptRunnable(RunRunnable):
     async def aoptimize(
         self, examples: Examples | None = None, config: RunnableConfig | None = None
     ) -> OptimizedPrompt:
-        """Async twin of :meth:`optimize`. Cancelled, it still draws a charged selection."""
+        """Async twin of :meth:`optimize`. After a cancellation it still draws a charged selection."""
         prompt: OptimizedPrompt = await self._aexecute(PrivateArgs.of(examples), config)
         return prompt
 
@@ -149,7 +149,7 @@ class PromptRunnable(RunRunnable):
 
     @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> OptPlanReport:
-        """Forecast cost, time and usefulness of a run, free.
+        """Forecast cost, time and usefulness of a run. Spends nothing.
 
         Args:
             examples: The examples, whose lengths make the estimate private, or their number.

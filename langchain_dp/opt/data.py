@@ -65,7 +65,6 @@ def split(
 
 
 def check_split(settings: Settings, records: int) -> None:
-    """Require training and validation records."""
     apart = round(settings.validation * records)
     if not 0 < apart < records:
         raise InvalidParameter(

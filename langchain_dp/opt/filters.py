@@ -51,7 +51,6 @@ class Echo:
 
 
 def _openings(heading: str) -> list[str]:
-    """Return beginnings that one more token may complete."""
     least = len(re.sub(r"(\w+|[^\w\s])$", "", heading).rstrip())
     return [heading[:at].rstrip() for at in range(max(least, 1), len(heading))]
 

@@ -32,7 +32,6 @@ class Evaluated(NamedTuple):
     written: float
 
     def work(self, *, kept: bool = True) -> float:
-        """Return the equivalent number of prompt tokens, by time."""
         return (self.warm if kept else self.cold) + _WRITTEN * self.written
 
 

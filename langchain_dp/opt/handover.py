@@ -90,7 +90,7 @@ class OptimizedPrompt:
         return list(dict.fromkeys([initial, selected, *others]))
 
     def with_choice(self, choice: PromptChoice) -> OptimizedPrompt:
-        """Return this result with another of its :meth:`choices`, free."""
+        """Return this result with another of its :meth:`choices`, at no cost."""
         laid = _laid(OptPrompts(**self.settings["templates"]), self.settings["labels"], choice)
         return dataclasses.replace(self, **laid)
 
@@ -122,7 +122,7 @@ class OptimizedPrompt:
         return {**fields, **mappings, "certificate": self.certificate.to_dict(), "candidates": candidates}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write JSON atomically. The file of a non-private prompt, which may hold rows, is for its owner only."""
+        """Write JSON atomically. Only its owner may read a non-private prompt, which may hold rows."""
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         write_whole(Path(path), text, owner_only=not self.certificate.private)
 
@@ -158,7 +158,7 @@ def _laid(prompts: OptPrompts, labels: Sequence[str], choice: PromptChoice) -> d
 
 
 def load_prompt(path: str | os.PathLike[str]) -> OptimizedPrompt:
-    """Read a file written by :meth:`OptimizedPrompt.save`.
+    """Read the file ``path`` of :meth:`OptimizedPrompt.save`.
 
     Raises:
         InvalidParameter: The file is no saved prompt, or its template or words are invalid.

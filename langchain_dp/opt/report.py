@@ -69,7 +69,7 @@ class OptPlanReport:
 
     @property
     def votes_needed(self) -> float | None:
-        """Votes with which a token is released half of the time."""
+        """Votes with which a token is released half of the time if at most kbar tokens have votes."""
         return None if self.token is None else votes_needed(self.token, self.budget.neighbors)
 
     def chance(self, share: float) -> float:

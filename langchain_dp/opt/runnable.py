@@ -140,11 +140,11 @@ class DPPromptOptimizer(PromptRunnable):
         name: str = "dp-opt",
         **settings: Any,
     ) -> Self:
-        """Choose settings that fit the public ``examples_count`` and the budget.
+        """Build an optimizer with settings that fit the public ``examples_count`` and the budget.
 
-        A token with 70% of the votes then has a chance of one half. If no settings reach that, ``invoke`` refuses
-        before anything is spent. Effort "light" evaluates at most some 330,000 tokens (seven minutes of the embedded
-        model on two cores), "full" ten times as many.
+        A token with 70% of the votes then has a chance of one half, if possible. If even 90% of the votes do not
+        suffice, ``invoke`` refuses before anything is spent. Effort "light" evaluates at most some 330,000 tokens
+        (seven minutes of the embedded model on two cores), "full" ten times as many.
 
         Raises:
             InvalidParameter: A value is out of bounds, or is chosen here.

@@ -25,7 +25,9 @@ class DPPromptSelector(PromptRunnable):
     A local model answers every example under every prompt. The exponential mechanism selects by the number of correct
     answers. This needs far fewer examples than writing a prompt.
 
-    All arguments are those of :class:`DPPromptOptimizer`. There must be at least one of ``alternatives``.
+    ``alternatives`` must hold at least one prompt. ``model``, ``labels``, ``instruction``, ``budget``, ``ledger``,
+    ``name``, ``prompts``, ``rows``, ``calibrate``, ``progress``, ``labels_from_data`` and ``made_with`` are those of
+    :class:`DPPromptOptimizer`.
 
     Raises:
         InvalidParameter: A value is out of bounds, or the engine lacks a port.

@@ -64,7 +64,6 @@ def choice_note(selection: ExponentialEvent, prompts: int) -> str:
 
 
 def choice_verdict(selection: ExponentialEvent, budget: PrivacyBudget, *, prompts: int, rows: int) -> Verdict:
-    """Judge a selection among public prompts."""
     lead = ahead_for_sure(selection, prompts)
     share = lead / max(rows, 1)
     finding = (

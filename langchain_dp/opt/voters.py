@@ -87,7 +87,6 @@ class SubsetVotes:
         return [subset for subset in self.sampler.draw() if subset.record_ids]
 
     def check_answers(self, message: int) -> None:
-        """Find a dead model before a charge."""
         public = Continuation(self.shown.public(message), (), 0.0)
         answers = asked_publicly(lambda: self.engine.next_tokens([public], self.text.decoding(())))
         forget_members(self.engine, public.prompt.member)
