@@ -1,6 +1,5 @@
-"""Privacy costs of releases: events, one accountant, calibration, a durable ledger, certificates.
-
-Imports no LangChain and no model.
+"""Privacy costs of releases: events, accountant, calibration, ledgers and certificates. Needs no LangChain and no
+model.
 """
 
 from __future__ import annotations
