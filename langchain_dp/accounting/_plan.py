@@ -124,8 +124,7 @@ class LedgerPlan(BudgetHolder):
         """Charge durably the part of ``count`` releases that ``caller`` has not been charged.
 
         So a resumed run pays once for a release that it charged and did not make. The plan must have no quotas. Errors
-        are
-        those of :meth:`spend`.
+        are those of :meth:`spend`.
 
         Args:
             event: An event of the plan.

@@ -173,8 +173,7 @@ class PrivacyCertificate(BaseCertificate):
         notes: Further notes. Replace-one and zero-out add that the number of records is public.
         parameters: Public parameters, e.g. ``{"sigma": 1.3}``.
         sources: Reservations that add up to ``epsilon`` and ``delta``: the one charged, then those of released text
-            used as
-            input (:meth:`including`).
+            used as input (:meth:`including`).
 
     Raises:
         InvalidParameter: A value is out of bounds, or ``private`` contradicts ``reason`` or ``epsilon``.

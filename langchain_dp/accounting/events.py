@@ -53,8 +53,7 @@ class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no ty
         sigma: Standard deviation of the Gaussian noise on EVERY class count, in votes.
         sampling_probability: Rate of records (resample) or subsets (fixed).
         sampling: "fixed": records stay in their subset, which takes part with this probability. "resample": each
-            release
-            Poisson-samples the records and splits them again.
+            release Poisson-samples the records and splits them again.
 
     Examples:
         >>> event = NoisyMaxEvent(sigma=10.0, sampling_probability=0.1)
@@ -124,8 +123,7 @@ class ClippedSumRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ship
     """One round of texts, written token by token from clipped sums of members that are drawn once per round.
 
     A record is a member with probability q, independently per round. Replacing it changes one text, or two by half as
-    much
-    each if its label changes.
+    much each if its label changes.
 
     Args:
         epsilon0: Bounded-range parameter of one token if a member's record is replaced. Half if it is added or removed.
@@ -158,8 +156,7 @@ class VectorSumEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
     Args:
         noise_multiplier: Standard deviation of the Gaussian noise per coordinate, divided by the norm bound.
         replaced: Largest distance between two records' vectors, divided by the norm bound: 2 for any directions,
-            sqrt(2)
-            without negative coordinates, 1 for a single number of at least 0.
+            sqrt(2) without negative coordinates, 1 for a single number of at least 0.
 
     Examples:
         >>> event = VectorSumEvent(noise_multiplier=7.46)

@@ -38,20 +38,16 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
     database.
 
     :meth:`spend` uses a plan named "direct". Unless reserved before, it takes the whole remaining budget for the event
-    of
-    the first spend.
+    of the first spend.
 
     Args:
         budget: Budget of all releases together. An existing file must have the same.
         path: SQLite file on a local disk, made if absent. Copy it from another process, because closing the file drops
-            a
-            process's own POSIX locks on it. Or a PostgreSQL URL without a password:
+            a process's own POSIX locks on it. Or a PostgreSQL URL without a password:
             ``"postgresql://user@host/database?schema=name&key_file=/path"`` (extra ``postgres``). None: in memory.
         prepay_block: Releases paid for in one durable write and then spent from memory, for speed. The rest of a block
-            is
-            lost when the process closes the ledger or dies. An older copy of the file is noticed at the next block.
-            Plans
-            with ``quotas`` ignore it.
+            is lost when the process closes the ledger or dies. An older copy of the file is noticed at the next block.
+            Plans with ``quotas`` ignore it.
 
     Raises:
         LedgerMismatch: The file belongs to another budget.
@@ -61,8 +57,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
 
     Formal guarantee:
         All releases charged to the ledger together are (epsilon, delta)-DP under its neighbors. A charge is on disk
-        before
-        ``spend`` returns. A charge beyond a plan, or a plan beyond the budget, is refused.
+        before ``spend`` returns. A charge beyond a plan, or a plan beyond the budget, is refused.
 
     Examples:
         >>> ledger = PrivacyLedger(PrivacyBudget(3.0))  # with a path it outlives the program
@@ -274,10 +269,8 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         """Return a keyed hash of ``text``, for stored values that must not show it.
 
         The key is made at first use in ``<path>.key``, or for a database in the URL's ``key_file`` or as ``<ledger
-        id>.key`` in
-        the folder ``LANGCHAIN_DP_KEYS``. Back it up with the ledger, and hide it from the ledger's readers. A missing,
-        damaged
-        or foreign key raises LedgerError.
+        id>.key`` in the folder ``LANGCHAIN_DP_KEYS``. Back it up with the ledger, and hide it from the ledger's
+        readers. A missing, damaged or foreign key raises LedgerError.
         """
         return self._store.digest(domain, text)
 

@@ -66,10 +66,9 @@ class MetricLedger(BaseLedger):
 
     Formal guarantee:
         Let a user's releases add up to eta_u. For any two collections of their texts, text by text of equal length at
-        word-vector distances d_i, the probabilities of any joint outcome differ by a factor of at most
-        exp(sum of eta_i d_i) <= exp(eta_u max d_i) (composition of metric privacy: Chatzikokolakis, Andres, Bordenabe
-        and
-        Palamidessi 2013). A charge is on disk before :meth:`spend` returns.
+        word-vector distances d_i, the probabilities of any joint outcome differ by a factor of at most exp(sum of eta_i
+        d_i) <= exp(eta_u max d_i) (composition of metric privacy: Chatzikokolakis, Andres, Bordenabe and Palamidessi
+        2013). A charge is on disk before :meth:`spend` returns.
 
     Examples:
         >>> from langchain_dp.accounting.metric import Owner

@@ -93,12 +93,9 @@ def epsilon(
 
     Formal guarantee:
         Queries may depend on all earlier releases, but the events' parameters and maximum counts are fixed in advance.
-        Then
-        the composition is (epsilon, delta)-DP under adaptive and concurrent interaction (Vadhan and Zhang 2022; Lyu
-        2022).
-        Disjoint parts (``PartEvent``) compose in parallel: given the split, neighbors differ within one part. So the
-        total
-        is the largest over the parts, each with the releases that read all data.
+        Then the composition is (epsilon, delta)-DP under adaptive and concurrent interaction (Vadhan and Zhang 2022;
+        Lyu 2022). Disjoint parts (``PartEvent``) compose in parallel: given the split, neighbors differ within one
+        part. So the total is the largest over the parts, each with the releases that read all data.
 
     Examples:
         >>> round(epsilon([(NoisyMaxEvent(10.0), 25)], delta=1e-5), 2)

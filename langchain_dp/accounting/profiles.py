@@ -111,8 +111,7 @@ def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: 
     in g.
 
     One is the worst case of a moved vote on a binary event, the other advanced joint convexity [1]. The search runs
-    over
-    t = logit p, because the worst p may be e^(-epsilon0/2). The votes give probabilities expit(t + epsilon0/2) and
+    over t = logit p, because the worst p may be e^(-epsilon0/2). The votes give probabilities expit(t + epsilon0/2) and
     expit(t - epsilon0/2).
     """
     eta = epsilon0 / 2

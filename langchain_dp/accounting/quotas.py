@@ -21,8 +21,7 @@ class Quotas(MadeOfFields):
     """Largest number of releases of a plan per user, team or tenant.
 
     User ids are public: the ledger stores them and messages show them. Use no person's name. Quotas may add up to more
-    than
-    the plan.
+    than the plan.
 
     Args:
         default: Quota of users without an override. None: such users are refused.

@@ -30,8 +30,7 @@ def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
         p(c) = (e^bound - c) / (e^bound - 1).
 
     Points lie ``bound / parts`` apart in ln g. Between points c of this grid, c D(g / c) and c D(g e^bound / c) are
-    convex
-    in c and lie below their chords, whose maximum has a closed form.
+    convex in c and lie below their chords, whose maximum has a closed form.
     """
     if bound > _RANGE:
         return np.ones(1), np.ones(1)

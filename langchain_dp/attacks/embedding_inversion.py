@@ -1,9 +1,7 @@
-"""Embedding inversion: guess a word from the output of a mechanism of metric privacy.
+"""Embedding inversion: guess a word from the output of a metric mechanism.
 
-Of two attackers one takes the word nearest to the output (Song and Raghunathan 2020; Li, Tan, Liu 2023, appendix
-A.3.2). The maximum-a-posteriori one knows table, mechanism, eta and word frequencies, and takes the likeliest word: no
-attacker who looks at one token at a time guesses more words right on average over these frequencies. Where texts hold
-other words, reading alone may guess more. The better of the two is reported.
+One attacker takes the nearest word (Song and Raghunathan 2020; Li, Tan, Liu 2023, appendix A.3.2), the other the
+likeliest, which is best on average over its word frequencies. The better one is reported.
 """
 
 from __future__ import annotations
@@ -39,16 +37,16 @@ __all__ = ["InversionResult", "UnigramPrior", "invert_vectors", "invert_words", 
 
 _DRAWS = 5_000
 _INTERVAL = "Clopper-Pearson over words"
-"""Words have independent noise. The interval holds for these texts, and for all attackers where the best is picked."""
+"""Words have independent noise, so the interval holds for these texts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InversionResult(AttackResult):
-    """Success of guessing words. PRIVATE inside: ``side_by_side`` shows the words. ``repr`` and ``str`` do not.
+    """Success of guessing words. PRIVATE inside: ``side_by_side`` shows the words, ``repr`` and ``str`` do not.
 
     Args:
         replaced: Share of words released as another word, or, for vectors, nearer to another.
-        words: The true word, the released word and the guess, for each word. Private.
+        words: (true word, released word, guess) per word. Private.
 
     Examples:
         >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0)
@@ -66,17 +64,14 @@ class InversionResult(AttackResult):
 
 
 def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str]) -> UnigramPrior:
-    """Return an attacker's knowledge of the language: word frequencies in PUBLIC texts like the private ones.
+    """Return word frequencies in PUBLIC texts like the private ones.
 
-    Unseen words together have the share of words seen once (Good 1953), spread evenly. The attacker guesses them only
-    when they are released.
+    Unseen words share the frequency of words seen once (Good 1953), evenly. The attacker guesses one only if it is
+    released.
 
     Args:
         vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
-        texts: Public texts.
-
-    Raises:
-        InvalidParameter: ``vocabulary`` is no Vocabulary, or the texts hold no word of the table.
+        texts: Public texts with at least one word of the table.
 
     Examples:
         >>> prior = unigram_prior(load("glove"), public_texts)
@@ -101,28 +96,25 @@ def invert_words(
     rng: Randomness | None = None,
     name: str | None = None,
 ) -> InversionResult:
-    """Release the words of texts and guess them back from the released words.
+    """Release the words of texts and guess them back.
 
     Args:
-        texts: Texts to attack: the user's own, or public ones like them. Words outside the table are left out.
+        texts: Texts to attack. Words outside the table are left out.
         vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
         eta: Privacy loss per unit of distance and word.
         mechanism: "laplace" or "exponential".
-        prior: Frequencies of words, from :func:`unigram_prior`: the attacker guesses the likeliest word, exactly for
-            the exponential mechanism, by simulation for the noise mechanism, whose chances have no closed form. None:
-            it takes the released word unchanged, the least that an attacker does.
-        draws: Releases to simulate against the noise mechanism. More are closer to exact.
-        rng: Source of the mechanism's noise. Operating-system entropy by default.
-        name: Name of the result. Mechanism and attacker by default.
+        prior: From :func:`unigram_prior`: guess the likeliest word, exactly for "exponential" and simulated for
+            "laplace". None: guess the released word.
+        draws: Simulated releases of the noise mechanism.
+        rng: Source of the noise.
+        name: Name of the result.
 
     Returns:
-        The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. With a prior
-        it is that of the better of both attackers, named in ``settings["better"]``, and the interval holds for both
-        together. The baseline always guesses the prior's most frequent word, or the texts' own without a prior.
+        The rate of the better attacker (``settings["better"]``), with a Clopper-Pearson interval for both together. The
+        baseline always guesses the most frequent word of the prior, or of the texts.
 
     Raises:
-        InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is of another type, or the texts hold no
-            word of the table.
+        InvalidParameter: A value is out of bounds or of another type, or the texts hold no word of the table.
 
     Examples:
         >>> prior = unigram_prior(vocabulary, public_texts)
@@ -151,24 +143,17 @@ def invert_vectors(
     rng: Randomness | None = None,
     name: str | None = None,
 ) -> InversionResult:
-    """Add the noise mechanism's noise to the words of texts and guess them back from the noisy vectors.
+    """Add noise to the words' vectors and guess them back from the noisy vectors, which the sanitizer never releases.
 
-    The sanitizer never releases these vectors. This shows why: exact inversion is far more successful than the share of
-    replaced words suggests.
+    Exact inversion succeeds far more often than the share of replaced words suggests.
 
     Args:
-        texts: As in :func:`invert_words`.
+        texts: As in :func:`invert_words`, like results and errors.
         vocabulary: Public table.
         eta: Privacy loss per unit of distance and word.
-        prior: As in :func:`invert_words`. The likeliest word is exact here.
-        rng: Source of noise. Operating-system entropy by default.
-        name: Name of the result. The attacker by default.
-
-    Returns:
-        As :func:`invert_words`.
-
-    Raises:
-        InvalidParameter: As in :func:`invert_words`.
+        prior: As in :func:`invert_words`, exact here.
+        rng: Source of noise.
+        name: Name of the result.
 
     Examples:
         >>> found = invert_vectors(texts, vocabulary=vocabulary, eta=4.0, prior=unigram_prior(vocabulary, public_texts))
@@ -198,7 +183,6 @@ def invert_vectors(
 def word_channel(
     vocabulary: Vocabulary, prior: UnigramPrior, eta: float, mechanism: Mechanism, draws: int = _DRAWS
 ) -> Channel:
-    """Return the likelihoods of released words under a mechanism."""
     validate.integer("draws", draws, at_least=0)
     if mechanism == "exponential":
         return ExponentialChannel(vocabulary, prior, eta)
@@ -221,7 +205,7 @@ def words_guessed(
     prior: UnigramPrior | None,
     **settings: Any,
 ) -> InversionResult:
-    """Return the result of the attacker with the most right guesses (the first of equal ones), named "better"."""
+    """Return the result of the better attacker, the first of equal ones."""
     hits = {attacker: int((guessed == true).sum()) for attacker, guessed in guesses.items()}
     better = max(hits, key=hits.__getitem__)
     commonest = int(np.bincount(true).argmax()) if prior is None else prior.likeliest

@@ -1,9 +1,6 @@
-"""Confidence limits of frequencies, and the epsilon that two frequencies disprove. Every limit states its error.
+"""The epsilon that two frequencies disprove, by Clopper-Pearson limits.
 
-An (epsilon, delta) claim says P(S) <= e^epsilon Q(S) + delta for every event S and every pair of neighbors. Two
-frequencies of one event disprove it if the lower limit of one exceeds the bound from the upper limit of the other.
-
-Reference: Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
+An (epsilon, delta) claim says P(S) <= e^epsilon Q(S) + delta for every event S and all neighbors.
 """
 
 from __future__ import annotations
@@ -16,24 +13,18 @@ from langchain_dp.errors import InvalidParameter
 
 
 def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
-    """Return the largest epsilon that an event's frequencies on two neighboring data sets disprove at ``delta``.
+    """Return the largest epsilon that an event's frequencies on two neighboring data sets disprove, or 0.
 
     Args:
         hits: Count of the event on the data set where it is more likely.
         other_hits: Count on the other.
         runs: Independent runs on each.
         delta: Of the claim.
-        error: Largest chance that the true epsilon is below the answer, half of it for each frequency.
-
-    Returns:
-        Nats, at least 0. 0 if nothing is disproved.
-
-    Raises:
-        InvalidParameter: A count is negative or above ``runs``, or ``delta`` or ``error`` is no probability.
+        error: Largest chance that the true epsilon is below the answer.
 
     Formal guarantee:
         With probability at least 1 - ``error`` the mechanism is not (epsilon', delta)-private for any epsilon' below
-        the answer. The event must be chosen before these runs.
+        the answer, if the event was chosen before these runs.
 
     Examples:
         >>> round(epsilon_bound(900, 100, 1_000, delta=1e-5, error=1e-3), 3)
@@ -49,10 +40,10 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
 
 
 def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
-    """Return the fewest runs per data set in which an event that always tells the two apart disproves ``epsilon``.
+    """Return the fewest runs per data set that can disprove ``epsilon``, by an event that always tells the two apart.
 
     Args:
-        epsilon: The claim, in nats, below 700: no number of runs that fits a float would disprove more.
+        epsilon: The claim, in nats, below 700.
         delta: Of the claim.
         error: Largest chance that a true claim is disproved.
 
@@ -69,7 +60,6 @@ def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
 
 
 def check_runs(runs: int, *, epsilon: float, delta: float, error: float) -> int:
-    """Return ``runs`` if they can disprove the claim at all."""
     least = runs_needed(epsilon, delta=delta, error=error)
     if runs < least:
         raise InvalidParameter(

@@ -1,4 +1,4 @@
-"""Two data sets that differ in one record: the check of a given pair, and canaries for a worst-case pair."""
+"""Data sets that differ in one record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt
 
 CANARY = "canary"
-"""Text of the record in which a worst-case pair differs."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -28,7 +27,7 @@ class CanaryPair:
     Args:
         one: Examples with the canary.
         other: The same without it, or with its other version.
-        neighbors: The relation in which they are neighbors.
+        neighbors: Their relation.
 
     Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
@@ -46,15 +45,15 @@ class CanaryPair:
 def canary_pair(
     labels: Sequence[str], votes: Sequence[int], *, neighbors: Neighbors | str = Neighbors.REPLACE_ONE
 ) -> CanaryPair:
-    """Return worst-case examples for a vote in which every subset holds one and names its label (``shots=1``).
+    """Return worst-case examples for a vote in which every example is a subset and names its label (``shots=1``).
 
-    Under replace-one the canary votes for the first label in one data set and for the second in the other. Under
-    add/remove it is absent from the other. :func:`worst_margin` gives the most telling margin of votes.
+    Under replace-one the canary votes for the first label in one data set and the second in the other. Under add/remove
+    the other lacks it. :func:`worst_margin` gives the most telling margin.
 
     Args:
         labels: The public labels, at least two.
-        votes: Votes of the other examples, one whole number per label.
-        neighbors: Replace-one or add/remove. A chain takes no ghosts, so there is no pair for zero-out.
+        votes: Votes of the other examples per label.
+        neighbors: Replace-one or add/remove.
 
     Raises:
         InvalidParameter: Labels and votes do not fit, or the relation has no such pair.
@@ -94,12 +93,10 @@ def canary_pair(
 class NamingEngine:
     """A worst-case model for audits: it scores a label by how often a member's examples carry it.
 
-    With one example per subset each example votes for its own label, so a chain over this engine is the vote of
-    :func:`canary_pair`, and no model stands between a record and the answer. It stores its prompts: use it on made-up
-    examples. In an audit every call builds a fresh chain with its own budget::
+    With one example per subset, a chain over it is the vote of :func:`canary_pair`. It stores prompts, so use made-up
+    examples. Each call of an audit needs a fresh chain with its own budget::
 
         labels, budget = ["yes", "no"], PrivacyBudget(3.0, 0.05)
-        pair = canary_pair(labels, votes=[0, 3])
 
         def answer(examples):
             chain = DPICLClassifier(
@@ -108,15 +105,8 @@ class NamingEngine:
             )
             return chain.invoke("Is the canary there?")
 
-        print(audit_mechanism(answer, pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
-                              neighbors=pair.neighbors, runs=2_000))
-
-    Your own model can be a ``RunnableLambda`` given as ``model``. It receives a list of messages, like a chat model:
-    instruction, then question and label of each example in turn, then the question, and it returns the label as text.
-    ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
-
     Attributes:
-        asked: Body of each cached member, by its key.
+        asked: Body of each cached member.
         forgotten: Forgotten members, in order.
 
     Examples:
@@ -161,10 +151,6 @@ class NamingEngine:
 def worst_margin(sigma: float, *, delta: float, runs: int, error: float) -> int:
     """Return the votes by which the canary's label should trail for the largest expected bound on epsilon.
 
-    The margin of two noisy counts is Gaussian with variance 2 sigma^2, and the canary, whose vote moves, shifts it by
-    two votes. The further its label trails, the larger the ratio of the two chances of its winning,
-    and the more runs it takes to see them.
-
     Args:
         sigma: Noise per count, in votes.
         delta: Of the claim.
@@ -187,7 +173,7 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float) -> int:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two records or data sets are the same. Values that cannot be compared differ."""
+    """Compare, and take incomparable values as different."""
     if one is other:
         return True
     try:
@@ -199,15 +185,15 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbors | str) -> None:
-    """Require that two data sets, record by record in their order, differ in exactly one record. A ghost is None.
+    """Require that two data sets differ in exactly one record, in their order. A ghost is None.
 
     Args:
         one: Records of one data set.
         other: Records of the other.
-        neighbors: The relation, or its name ("replace-one").
+        neighbors: The relation, or its name.
 
     Raises:
-        InvalidParameter: They differ in none, or in more. The message holds numbers and positions, never a record.
+        InvalidParameter: They differ in none, or in more. The message holds positions, never a record.
 
     Examples:
         >>> check_neighbors(["a", "b"], ["a", "c"], "replace-one")  # raises nothing: one record differs

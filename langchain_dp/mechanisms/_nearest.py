@@ -86,8 +86,8 @@ class NearestVector:
     def below(self, points: Points, stop: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield (first row, squared distances (m, rows)) per block, none above the true one. The array is reused.
 
-        Rows past the table or not allowed are farther than all others. A squared distance is too short by at most
-        4e-7 * (d + 8) * (|x|^2 + |w|^2), and 0 where single precision could overflow.
+        Rows past the table or not allowed are farther than all others. A squared distance is too short by at most 4e-7
+        * (d + 8) * (|x|^2 + |w|^2), and 0 where single precision could overflow.
         """
         count, dimension = points.shape
         # Rounding of a product of length d+1, in any order of summation, of the point, of the last column and of the

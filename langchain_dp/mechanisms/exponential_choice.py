@@ -1,12 +1,12 @@
 """The exponential mechanism over whole counts, drawn exactly.
 
-The base e^epsilon is rounded down to a rational number, by less than 2^-63 of epsilon. :func:`draw` takes digits of a
-uniform number until bounds of the weights leave one outcome.
+The base e^epsilon is rounded down to a rational number [2], by less than 2^-63 of epsilon. :func:`draw` takes digits of
+a uniform number [3] until bounds of the weights leave one outcome.
 
 References:
-    McSherry, Talwar. Mechanism design via differential privacy. FOCS 2007.
-    Ilvento. Implementing the exponential mechanism with base-2 differential privacy. CCS 2020 (exact bases).
-    Knuth, Yao. The complexity of nonuniform random number generation. 1976 (digits on demand).
+    [1] McSherry, Talwar. Mechanism design via differential privacy. FOCS 2007.
+    [2] Ilvento. Implementing the exponential mechanism with base-2 differential privacy. CCS 2020.
+    [3] Knuth, Yao. The complexity of nonuniform random number generation. 1976.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class Exponential:
     Formal guarantee:
         If a record adds 0 to ``most`` to each count (it joins, leaves or becomes a ghost), one call is
         epsilon-bounded-range, hence epsilon-DP (Dong, Durfee and Rogers 2020), and twice that if a record is replaced.
-        It
-        costs ``event``.
+        It costs ``event``.
 
     Examples:
         >>> mechanism = Exponential(ExponentialEvent(0.5))

@@ -23,17 +23,14 @@ _MOVED, _APPEARED = 2, 1  # votes by which a token that a neighbour lacks can st
 class LimitedDomain(Generic[T]):
     r"""Report the most voted token of a large vocabulary, with noise, or None ("bottom") where none stands out.
 
-    It puts Gumbel noise of scale 2/epsilon0 on the ``kbar`` largest counts and on a bottom of
-    h_(kbar+1) + s + (2/epsilon0) ln((1-delta0)/delta0), and takes the argmax. h_(kbar+1) is the largest count left out,
-    or
-    0. s is 2 when votes move, 1 when they only appear. Tokens without votes are no candidates. A domain of at most
-    ``kbar``
+    It puts Gumbel noise of scale 2/epsilon0 on the ``kbar`` largest counts and on a bottom of h_(kbar+1) + s +
+    (2/epsilon0) ln((1-delta0)/delta0), and takes the argmax. h_(kbar+1) is the largest count left out, or 0. s is 2
+    when votes move, 1 when they only appear. Tokens without votes are no candidates. A domain of at most ``kbar``
     outcomes gets the plain exponential mechanism over all of them, and never None.
 
     Args:
         event: Cost of one call: bounded-range parameter ``epsilon0``, in nats, and mass ``delta0`` that the threshold
-            may
-            miss. The caller samples at the event's rate.
+            may miss. The caller samples at the event's rate.
         domain: Public outcomes, or their number if above ``kbar``.
         kbar: Number of candidates beside bottom. A public constant.
         moved_votes: False if a record can only make a vote appear or disappear, as under zero-out.
@@ -42,16 +39,16 @@ class LimitedDomain(Generic[T]):
         If one record moves at most one vote, one call is delta0-approximately epsilon0-bounded-range. With
         ``moved_votes=False``, for zero-out only, it is so with epsilon0/2. One call costs ``event``.
 
-        P(token) is proportional to b^(h_token) and P(None) to m b^(h_(kbar+1) + s), with b = e^(epsilon0/2) and
-        m = (1-delta0)/delta0 [1, 2]. The exact draw rounds b down to a rational and m up to a whole number. This is the
+        P(token) is proportional to b^(h_token) and P(None) to m b^(h_(kbar+1) + s), with b = e^(epsilon0/2) and m =
+        (1-delta0)/delta0 [1, 2]. The exact draw rounds b down to a rational and m up to a whole number. This is the
         mechanism at epsilon' = 2 ln b <= epsilon0 and delta' = 1/(1+m) <= delta0.
 
         Ties go to the smaller token, so one vote removes at most one candidate. That token had at most h_(kbar+1) + s
         votes, hence a mass of at most 1/(1+m).
 
     References:
-        [1] Durfee, Rogers. Practical differentially private top-k selection with pay-what-you-get composition.
-            NeurIPS 2019, Section 5 (with s = 1: a record adds votes and never moves one).
+        [1] Durfee, Rogers. Practical differentially private top-k selection with pay-what-you-get composition. NeurIPS
+            2019, Section 5 (with s = 1: a record adds votes and never moves one).
         [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
 
     Examples:
@@ -79,8 +76,7 @@ class LimitedDomain(Generic[T]):
 
         Args:
             votes: Votes per token. A vote outside of a listed ``domain`` is an abstention, because an error would
-                reveal its
-                record.
+                reveal its record.
             rng: Source of randomness.
 
         Raises:

@@ -46,13 +46,11 @@ class ReportNoisyMax:
 
     Args:
         event: Cost of one release. Its ``sigma`` is the standard deviation per count, in votes, at least 0.3. The
-            caller
-            samples at the event's rate.
+            caller samples at the event's rate.
 
     Formal guarantee:
-        If one record moves at most one vote, one release is dominated by the Gaussian pair at distance sqrt(2)
-        (Panda, Wang, Wu, Mittal 2023, Theorem 2) and costs ``event``. The winner is post-processing of the noisy
-        histogram.
+        If one record moves at most one vote, one release is dominated by the Gaussian pair at distance sqrt(2) (Panda,
+        Wang, Wu, Mittal 2023, Theorem 2) and costs ``event``. The winner is post-processing of the noisy histogram.
 
     Examples:
         >>> mechanism = ReportNoisyMax(NoisyMaxEvent(2.0))

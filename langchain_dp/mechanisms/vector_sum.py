@@ -39,8 +39,7 @@ class VectorSum:
     Formal guarantee:
         If each record adds one vector of norm at most ``norm`` to the total, one release costs ``event``. It is the
         Gaussian mechanism at the event's distance of neighbors (Dwork and Roth 2014, Appendix A), drawn from the
-        discrete
-        Gaussian (Canonne, Kamath and Steinke 2020).
+        discrete Gaussian (Canonne, Kamath and Steinke 2020).
 
     Examples:
         >>> mechanism = VectorSum(VectorSumEvent(noise_multiplier=2.8))

@@ -65,8 +65,7 @@ def _released(connection: Connection, keys: Sequence[bytes]) -> Iterator[tuple[b
 
 class Shared:
     """Answers and forgotten records of one plan. Nothing stored changes. An answer's ``page`` counts the records
-    forgotten
-    before its draw.
+    forgotten before its draw.
     """
 
     def __init__(self, store: PlanStore, plan: StoredPlan) -> None:
