@@ -22,9 +22,9 @@ class BudgetExceeded(LangChainDPError):
 
     Attributes:
         asked: The refused request, in words.
-        spent: (epsilon, delta) of the releases so far. (eta, 0.0) from a metric ledger.
-        budget: (epsilon, delta) of the whole ledger. (limit, 0.0) from a metric ledger.
-        fits: Number of releases of the same event that would still fit.
+        spent: (epsilon, delta) so far. (eta, 0.0) from a metric ledger.
+        budget: (epsilon, delta) of the ledger. (limit, 0.0) from a metric ledger.
+        fits: Number of such releases that would still fit.
     """
 
     def __init__(
@@ -116,4 +116,4 @@ class OtherRecordsWarning(UserWarning):
 
 
 class BudgetLowWarning(UserWarning):
-    """80% of a plan are used. Given once."""
+    """80% of a plan are used. The warning comes once."""

@@ -34,8 +34,8 @@ _LONGEST = 10_000
 def parse_label(answer: Any, words: Sequence[str]) -> int | None:
     """Return the index of the one word that ``answer`` names, or None.
 
-    Answers are strings, chat messages (text or one tool call), enum members, and mappings or objects with a ``label``.
-    Case, outer punctuation and a cue such as "Label:" do not matter. The first nonempty line after ``</think>`` counts.
+    Answers are strings, chat messages, enum members, and mappings or objects with a ``label``. Case, outer punctuation
+    and a cue such as "Label:" do not matter. The first nonempty line after ``</think>`` counts.
     """
     text = _text(answer, words)
     if text is None:
@@ -83,7 +83,7 @@ def _without_cue(line: str, words: Sequence[str]) -> str:
 
 
 def _leading(line: str, words: Sequence[str]) -> int | None:
-    """Return the word that starts a line which names no other."""
+    """Return the word that starts a line and stands alone in it."""
     named = {index for index, word in enumerate(words) if _names(line, word)}
     # longest first: "not relevant" is asked before "relevant"
     for index in sorted(named, key=lambda index: -len(words[index])):

@@ -38,7 +38,7 @@ class MemberPrompt:
     Args:
         head: Public text, the same for every member and query.
         body: The member's private examples. Fixed per ``member``.
-        tail: The query, the same for every member of a call. The label or text follows.
+        tail: The query, the same for every member of a call.
         member: Opaque key of this member's content. New content needs a new key.
         response_prefix: Beginning of the text to be written, the same for every member of a call. In a chat template it
             begins the model's turn. Labels are scored without it.
@@ -146,10 +146,10 @@ class Decoding:
     """Public rule that takes a token from a member's distribution, the same for all members of a call.
 
     Args:
-        temperature: 0 takes the most probable token, ties to the smaller one. Otherwise the member's ``draw`` picks
-            from the distribution at this temperature.
-        repetition_penalty: At least 1. Divides positive and multiplies negative logits of tokens already written
-            (Keskar et al. 2019).
+        temperature: 0 takes the most probable token, ties to the smaller one. Otherwise the member's ``draw`` picks one
+            at this temperature.
+        repetition_penalty: At least 1. Divides positive and multiplies negative logits of written tokens (Keskar et al.
+            2019).
         banned: Tokens that are never taken.
         chat: Present head + body + tail as one user turn in the model's chat template. None: the chain decides, and an
             engine by itself continues the text.

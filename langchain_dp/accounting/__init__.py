@@ -1,6 +1,4 @@
-"""Privacy costs of releases: events, accountant, calibration, ledgers and certificates. Needs no LangChain and no
-model.
-"""
+"""Privacy accounting, without LangChain or a model."""
 
 from __future__ import annotations
 

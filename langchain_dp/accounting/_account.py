@@ -38,7 +38,7 @@ _NOUNS = {"NoisyMaxEvent": "question", "LimitedDomainEvent": "token", "Exponenti
 
 
 class SharedOnCopy:
-    """Base of objects whose counts exist once: a copy is the same object."""
+    """Base of objects whose copy is the same object."""
 
     def __copy__(self) -> Self:
         return self
@@ -48,7 +48,7 @@ class SharedOnCopy:
 
 
 class Refusals:
-    """Refusals in this process. A forked child begins at 0."""
+    """Refusals in this process."""
 
     def __init__(self) -> None:
         self._number, self._process = 0, forks.process()
@@ -73,7 +73,7 @@ class BaseLedger(SharedOnCopy):
 
     @property
     def path(self) -> str | None:
-        """Absolute path or URL. None in memory."""
+        """Absolute path of the file, or URL. None in memory."""
         return self._store.path
 
     def verify(self) -> None:
@@ -84,7 +84,7 @@ class BaseLedger(SharedOnCopy):
 
     @property
     def refusals(self) -> int:
-        """Number of refusals by this object in this process."""
+        """Number of this object's refusals in this process."""
         return self._refusals.number
 
     def close(self) -> None:
@@ -101,10 +101,7 @@ class BaseLedger(SharedOnCopy):
 
 
 class Prepaid:
-    """Blocks of releases that are paid for in one write and spent from memory.
-
-    The rest of a block is lost. A forked child begins without a block.
-    """
+    """Blocks of releases that are paid for in one write. Their rest is lost, and a forked child begins without one."""
 
     def __init__(self, store: PlanStore, block: int) -> None:
         self.block = block
@@ -116,7 +113,7 @@ class Prepaid:
         forks.watch(self)
 
     def take(self, plan: StoredPlan, event: str, count: int, caller: str) -> bool:
-        """Spend ``count`` releases. Return False, with nothing spent, if too few are left."""
+        """Spend ``count`` releases, or nothing if too few are left."""
         key = (plan.name, plan.time, event)
         item, most = plan.items[event]
         with self._lock:
@@ -211,7 +208,6 @@ class Account(SharedOnCopy):
     def spent(
         self, plans: Sequence[StoredPlan], used: Mapping[int, int] | None = None, *, round_up: bool
     ) -> tuple[float, float]:
-        """Sum the plans' costs at their deltas."""
         used = self.store.used(plans) if used is None else used
         costs = [self._spent(plan, used, round_up) for plan in plans]
         return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
@@ -237,7 +233,6 @@ class Account(SharedOnCopy):
         at_most: int,
         before: Mapping[str, int] | None = None,
     ) -> str:
-        """Return a sentence with the cost of ``count`` more releases, computed up to ``at_most`` releases."""
         before = {name: used for name, used in (before or {}).items() if used}
         request = f"This {_noun(event)}" if count == 1 else f"These {count:,} {_noun(event)}s"
         cost = math.inf
@@ -252,7 +247,6 @@ class Account(SharedOnCopy):
     def exceeded(
         self, sentence: str, *, asked: str, fits: int, whole: tuple[float, float] | None = None
     ) -> BudgetExceeded:
-        """Return a counted refusal. ``fits`` releases would fit, or the whole request into ``whole``."""
         plans = self.store.plans()
         spent, reserved = self.spent(plans, round_up=False), claims(plans)
         more = f", and {fits} more would fit. Ask for less." if fits else "."
@@ -271,7 +265,7 @@ class Account(SharedOnCopy):
 
 
 class BudgetHolder(SharedOnCopy):
-    """A plan or a whole ledger."""
+    """A plan or a ledger."""
 
     _account: Account
 
@@ -280,7 +274,7 @@ class BudgetHolder(SharedOnCopy):
 
     @property
     def budget(self) -> PrivacyBudget:
-        """Budget of the whole ledger."""
+        """The ledger's budget."""
         return self._account.budget
 
     def spent(self, *, round_up: bool = False) -> tuple[float, float]:
@@ -292,7 +286,7 @@ class BudgetHolder(SharedOnCopy):
         return self._account.spent(self._reservations(), round_up=round_up)
 
     def reserved(self) -> tuple[float, float]:
-        """Return the most (epsilon, delta) of all reserved releases."""
+        """Return the reserved (epsilon, delta)."""
         return claims(self._reservations())
 
     def remaining(self, event: DpEvent) -> int:
@@ -315,9 +309,9 @@ class BudgetHolder(SharedOnCopy):
 
         Args:
             event: Event whose remaining count and parameters are printed. Optional if there is only one.
-            mechanism: Name of the mechanism. By default, the kinds of the events.
+            mechanism: Name of the mechanism, by default the kinds of the events.
             model: Name of the model.
-            private: False for seeded or non-private use, with a ``reason``.
+            private: False for seeded or non-private use.
             reason: Why it is not private.
             notes: Further notes.
             parameters: Public parameters, by default the event's.
@@ -374,12 +368,10 @@ def _reopened(budget: PrivacyBudget, path: str, ledger_id: str, prepay_block: in
 
 
 def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
-    """Sum reserved costs (basic composition)."""
     return math.fsum(plan.epsilon for plan in plans), math.fsum(plan.delta for plan in plans)
 
 
 def event_key(event: DpEvent) -> str:
-    """Return the JSON key of ``event``. Refuse events that a ledger cannot hold."""
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
     try:
@@ -403,7 +395,6 @@ def _event_key(event: DpEvent) -> str:
 
 
 def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
-    """Return sorted (event JSON, count) pairs."""
     counts: dict[str, int] = {}
     for pair in events:
         if not isinstance(pair, tuple) or len(pair) != 2:
@@ -416,7 +407,6 @@ def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
 
 
 def in_words(items: Sequence[tuple[str, int]]) -> str:
-    """Describe a plan's releases: "1,000 tokens and 1 choice"."""
     counts: dict[str, int] = {}
     for event, count in items:
         counts[_noun(event)] = counts.get(_noun(event), 0) + count

@@ -72,7 +72,7 @@ class LedgerPlan(BudgetHolder):
         return None if self._stored.quotas is None else Quotas.from_dict(self._stored.quotas)
 
     def used_by(self) -> dict[str, int]:
-        """Return releases by user id."""
+        """Return the releases per user id."""
         return {} if self._stored.quotas is None else self._account.store.quotas(self._stored)
 
     def spend(self, event: DpEvent, count: int = 1, *, caller: str = "", user_id: str | None = None) -> None:
@@ -81,7 +81,7 @@ class LedgerPlan(BudgetHolder):
         Args:
             event: An event of the plan.
             count: At least 1.
-            caller: Public name for the record, at most 200 printable characters.
+            caller: Public name for the record, at most 200 characters.
             user_id: User whose quota is charged, for plans with :class:`Quotas` only.
 
         Raises:
@@ -130,13 +130,6 @@ class LedgerPlan(BudgetHolder):
             event: An event of the plan.
             count: Releases to be paid for, from the run's first.
             caller: Public name of the run, unique in the plan.
-
-        Examples:
-            >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 5)], name="run")
-            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, caller="run")
-            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, caller="run")  # charges nothing more
-            >>> plan.remaining(NoisyMaxEvent(20.0))
-            3
         """
         key, most = self._item(event, count)
         validate.short_text("caller", caller, at_least=1)
@@ -156,12 +149,7 @@ class LedgerPlan(BudgetHolder):
         return key, self._stored.items[key][1]
 
     def account_of(self, user_id: str | None) -> tuple[str, int] | None:
-        """Return user id and quota, or None without quotas. Charge nothing.
-
-        Raises:
-            PlanError: The user has no quota, is missing, or was named for a plan without quotas.
-            InvalidParameter: The id is not 1 to 200 printable characters.
-        """
+        """Return user id and quota, or None without quotas. Charge nothing. A user without a quota raises PlanError."""
         quotas = self.quotas
         if user_id is None and quotas is None:
             return None
@@ -196,10 +184,7 @@ class LedgerPlan(BudgetHolder):
         )
 
     def remaining(self, event: DpEvent, *, user_id: str | None = None) -> int:
-        """Return the number of releases left, in the plan and in the quota of ``user_id``. 0 for an unknown event.
-
-        Unused prepaid releases of this process count. A user without a quota raises PlanError.
-        """
+        """Return releases left in the plan and in the quota of ``user_id``, with this process's unused prepaid ones."""
         key = event_key(event)
         whose = None if user_id is None else self.account_of(user_id)
         item, most = self._stored.items.get(key, (None, 0))
@@ -210,7 +195,7 @@ class LedgerPlan(BudgetHolder):
 
     @property
     def shared(self) -> Shared:
-        """State shared by the plan's processes."""
+        """State that the plan's processes share."""
         return Shared(self._account.store, self._stored)
 
     @property
@@ -226,7 +211,7 @@ class LedgerPlan(BudgetHolder):
             expected: The journal that the writer knows, or "".
 
         Raises:
-            LedgerError: The ledger holds another journal, or is an older copy. Release none of the values just drawn.
+            LedgerError: The ledger holds another journal, or is an older copy. Release none of the new values.
         """
         self._account.store.keep_journal(self.name, journal, expected)
 
@@ -243,7 +228,6 @@ class LedgerPlan(BudgetHolder):
 
 
 def find_plan(account: Account, name: str) -> LedgerPlan:
-    """Return the plan, or raise PlanError."""
     for stored in account.store.plans():
         if stored.name == name:
             return LedgerPlan(account, stored)

@@ -1,4 +1,4 @@
-"""Privacy budgets, and warnings about weak ones."""
+"""Privacy budgets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _NAMES = {member.name.lower(): member for member in Neighbors}
 
 
 def neighbors_from(value: Neighbors | str) -> Neighbors:
-    """Return the neighboring relation, given itself or its name."""
     name = value.strip().lower().replace("-", "_") if isinstance(value, str) else getattr(value, "name", "").lower()
     relation = _NAMES.get(name)
     if relation is None or not (isinstance(value, str) or value is relation):
@@ -67,7 +66,7 @@ class PrivacyBudget:
 def weak_promise_reasons(
     epsilon: float, delta: float, count: int | None = None, of: str = "records"
 ) -> tuple[str, ...]:
-    """Return why (epsilon, delta) promises little. Without ``count`` of public ``of``, delta is not judged."""
+    """Return why (epsilon, delta) promises little. Without a public ``count``, delta is not judged."""
     points = []
     if epsilon > USUAL:
         points.append(
@@ -89,7 +88,6 @@ LABELS_FROM_DATA = "the labels were read off the private records: the epsilon do
 
 
 def warn_mostly_noise(point: str) -> None:
-    """Warn at the user's line, unless ``point`` is empty."""
     if point:
         warn_caller(f"Mostly noise: {point}. More records, fewer releases or a larger budget help.", MostlyNoiseWarning)
 

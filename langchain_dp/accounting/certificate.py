@@ -1,4 +1,4 @@
-"""Certificates of released answers and sanitized texts."""
+"""Certificates of answers and texts."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _RELATIONS = {
 }
 
 KIND = "metric privacy"
-"""Mark in ``to_dict`` that the numbers are no (epsilon, delta)."""
+"""Mark of numbers that are no (epsilon, delta)."""
 
 WHOLE_TEXTS = "whole-texts"
-"""Metric in which any two texts are 1 apart, so eta is a pure, local epsilon."""
+"""Any two texts are 1 apart: eta is a local epsilon."""
 
 
 def library_version() -> str:
@@ -58,13 +58,13 @@ class BaseCertificate:
     _marks: ClassVar[Mapping[str, str]] = {}  # further plain values beside the fields
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, infinity as "inf"."""
+        """Return plain values for JSON, with "inf" for infinity."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         return {**self._marks, **fields, "notes": list(self.notes), "parameters": dict(self.parameters)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the certificate that ``to_dict`` wrote, or raise InvalidParameter."""
+        """Return the certificate of :meth:`to_dict`, or raise InvalidParameter."""
         named = dataclasses.fields(cls)  # type: ignore[arg-type]  # every certificate is one
         names = sorted([*cls._marks, *(field.name for field in named)])
         try:
@@ -115,12 +115,12 @@ class BaseCertificate:
         return f"{type(self).__name__}(NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)})"
 
     def to_json(self) -> str:
-        """Return strict JSON for :meth:`from_json`."""
+        """Return strict JSON."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the certificate that :meth:`to_json` wrote, or raise InvalidParameter."""
+        """Return the certificate of :meth:`to_json`, or raise InvalidParameter."""
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -139,7 +139,6 @@ class BaseCertificate:
                          + [f"  {name:<{width}}  {value}" for name, value in rows])  # fmt: skip
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
         title = "Privacy certificate" if self.private else "NOT PRIVATE"
         cell = "padding:2px 10px;text-align:left;border-top:1px solid currentColor;color:inherit;background:transparent"
         body = "".join(
@@ -172,18 +171,13 @@ class PrivacyCertificate(BaseCertificate):
         reason: Why it is not private.
         notes: Further notes. Replace-one and zero-out add that the number of records is public.
         parameters: Public parameters, e.g. ``{"sigma": 1.3}``.
-        sources: Reservations that add up to ``epsilon`` and ``delta``: the one charged, then those of released text
-            used as input (:meth:`including`).
-
-    Raises:
-        InvalidParameter: A value is out of bounds, or ``private`` contradicts ``reason`` or ``epsilon``.
+        sources: Reservations that ``epsilon`` and ``delta`` add up: the one charged, then those of released input text
+            (:meth:`including`).
 
     Examples:
         >>> certificate = ledger.certificate(NoisyMaxEvent(10.0), mechanism="report noisy max")
         >>> PrivacyCertificate.from_json(certificate.to_json()) == certificate
         True
-        >>> certificate.remaining
-        25
     """
 
     mechanism: str
@@ -215,7 +209,7 @@ class PrivacyCertificate(BaseCertificate):
         self._store(epsilon=epsilon, delta=delta, neighbors=neighbors, spent=spent, notes=notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, infinity as "inf"."""
+        """Return plain values for JSON, with "inf" for infinity."""
         return super().to_dict() | {
             "epsilon": loss_out(self.epsilon),
             "neighbors": self.neighbors.name.lower(),
@@ -237,25 +231,19 @@ class PrivacyCertificate(BaseCertificate):
         """Return text signed with ``key``, a PEM file of an Ed25519 private key, for ``SignedCertificate.read``.
 
         It holds this certificate, the ledger's id, and the version and a hash of this package's code.
-
-        Raises:
-            InvalidParameter: The file is no such key.
-            MissingExtra: cryptography is not installed.
         """
         ledger = self.sources[0].ledger if self.sources else ""
         fields = {"certificate": self.to_dict(), "code": code_digest(), "ledger": ledger, "version": library_version()}
         return signed_text(fields, key)
 
     def as_sources(self) -> tuple[ReleaseCost, ...]:
-        """Return the costs of its releases, or ()."""
+        """Return the costs of its releases."""
         return self.sources or sources_of(self.to_dict())
 
     def including(self, costs: Sequence[ReleaseCost]) -> PrivacyCertificate:
-        """Return the certificate of results made with released text of these ``costs``, which add up (basic
-        composition).
+        """Return the certificate of results made with released text: its ``costs`` add up (basic composition).
 
-        A reservation counts once, because its claim covers all its releases. Costs under other neighbors raise
-        InvalidParameter.
+        A reservation counts once. Costs under other neighbors raise InvalidParameter.
         """
         own = self.as_sources()
         known = {(source.ledger, source.plan) for source in own}
@@ -317,9 +305,9 @@ class MetricCertificate(BaseCertificate):
     Args:
         mechanism: Name of the mechanism.
         eta: Loss of one release, in nats per unit of distance in ``table``. Infinite only if not private.
-        table: Public table of word vectors that defines distances.
+        table: Public table of word vectors.
         neighbor_distance: Distance of a typical word to its nearest neighbor.
-        replaced: Probability that a word becomes another word.
+        replaced: Probability that a word changes.
         user_spent: Largest sum of one user's releases, in the unit of eta.
         document_spent: The same for a document.
         user_limit: Limit per user.
@@ -329,15 +317,10 @@ class MetricCertificate(BaseCertificate):
         private: False for seeded and non-formal modes.
         reason: Why it is not private.
         notes: Parts that pass in clear, and further notes.
-        parameters: Further public parameters.
-
-    Raises:
-        InvalidParameter: A value is out of bounds, or ``private`` contradicts ``reason`` or ``eta``.
+        parameters: Public parameters.
 
     Examples:
         >>> certificate = MetricCertificate(mechanism="exponential", eta=4.0, table="glove", neighbor_distance=2.5)
-        >>> certificate
-        MetricCertificate(exponential, eta=4 per distance in glove, releases=0)
         >>> certificate.word_loss
         10.0
     """
@@ -378,7 +361,7 @@ class MetricCertificate(BaseCertificate):
         return None if self.neighbor_distance is None else self.eta * self.neighbor_distance
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, infinity as "inf"."""
+        """Return plain values for JSON, with "inf" for infinity."""
         return super().to_dict() | {"eta": loss_out(self.eta)}
 
     @classmethod
@@ -461,5 +444,5 @@ def shown(value: float | int | str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Escape line breaks, which would forge lines of the certificate."""
+    """Escape line breaks, so that no name forges a line."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -1,4 +1,4 @@
-"""Events: frozen public parameters of releases, which the accountant reads."""
+"""Events: frozen public parameters of releases."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SamplingName = Literal["fixed", "resample"]
 
 _SCHEMES = ("fixed", "resample")
 MOST_EPSILON0 = 20.0
-"""More gives no privacy to account for."""
+"""Larger values give no privacy to account for."""
 MOST_TOKENS = 512
 
 
 def _set(event: DpEvent, **values: float) -> None:
-    """Store converted parameters, so that NoisyMaxEvent(1) equals NoisyMaxEvent(1.0)."""
+    """Store converted values, so that NoisyMaxEvent(1) equals NoisyMaxEvent(1.0)."""
     for name, value in values.items():
         object.__setattr__(event, name, value)  # frozen: the only way
 
@@ -175,7 +175,7 @@ class VectorSumEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
         )
 
     def distance(self, neighbors: Neighbors) -> float:
-        """Return the L2 distance of neighbors' sums, divided by the norm bound."""
+        """Return the distance of neighbors' sums, divided by the norm bound."""
         return self.replaced if neighbors is Neighbors.REPLACE_ONE else 1.0
 
 
@@ -186,9 +186,6 @@ class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no type
     Examples:
         >>> MetricEvent(eta=12.0).eta
         12.0
-        >>> epsilon([(MetricEvent(eta=12.0), 1)], delta=1e-5)
-        Traceback (most recent call last):
-        langchain_dp.errors.UnsupportedEvent: ...
     """
 
     eta: float
@@ -226,7 +223,6 @@ def count_is_public(neighbors: Neighbors) -> bool:
 
 
 def votes_move(neighbors: Neighbors) -> bool:
-    """Return whether a changed subset may vote for another label."""
     return neighbors is not Neighbors.REPLACE_SPECIAL
 
 

@@ -1,8 +1,7 @@
 """The durable privacy ledger.
 
-A plan's releases compose adaptively under parameters fixed in advance. Plans add up by basic composition, which holds
-for adaptive parameters (Rogers, Roth, Ullman and Vadhan 2016) and concurrent plans (Haney, Shoemate, Tian, Vadhan,
-Vyrros, Xu and Zhang 2023).
+A plan's parameters are fixed in advance. Plans add up by basic composition, which holds for adaptive parameters (Rogers
+et al. 2016) and concurrent plans (Haney et al. 2023).
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ DIRECT = "direct"
 
 
 class PrivacyLedger(BaseLedger, BudgetHolder):
-    """A durable privacy budget, shared by threads, by processes with the same ``path``, and by machines with a
-    database.
+    """A durable privacy budget, shared by threads, by processes with one ``path``, and by machines with one database.
 
     :meth:`spend` uses a plan named "direct". Unless reserved before, it takes the whole remaining budget for the event
     of the first spend.
@@ -43,11 +41,11 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
     Args:
         budget: Budget of all releases together. An existing file must have the same.
         path: SQLite file on a local disk, made if absent. Copy it from another process, because closing the file drops
-            a process's own POSIX locks on it. Or a PostgreSQL URL without a password:
-            ``"postgresql://user@host/database?schema=name&key_file=/path"`` (extra ``postgres``). None: in memory.
-        prepay_block: Releases paid for in one durable write and then spent from memory, for speed. The rest of a block
-            is lost when the process closes the ledger or dies. An older copy of the file is noticed at the next block.
-            Plans with ``quotas`` ignore it.
+            a process's own POSIX locks. Or a PostgreSQL URL without a password (extra ``postgres``):
+            ``"postgresql://user@host/database?schema=name&key_file=/path"``. None: in memory.
+        prepay_block: Releases paid for in one durable write and then spent from memory. The rest of a block is lost
+            when the process closes the ledger or dies. An older copy of the file is noticed at the next block. Plans
+            with ``quotas`` ignore it.
 
     Raises:
         LedgerMismatch: The file belongs to another budget.
@@ -92,7 +90,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         return self
 
     def close(self) -> None:
-        """Close the ledger and its plans, without a refund of prepaid releases."""
+        """Close the ledger and its plans."""
         self._account.close()
 
     def _reservations(self) -> list[StoredPlan]:
@@ -117,13 +115,13 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
             epsilon: Claim to reserve, at least (and by default) the composed epsilon of the full counts.
             delta: Share of delta, by default all that is unreserved.
             settings: Public settings, stored with the plan.
-            journal: First journal of the plan's run (see :meth:`LedgerPlan.save_journal`).
+            journal: First journal of the plan's run.
             quotas: Fixed quotas per user. Every spend then names a user.
 
         Raises:
             BudgetExceeded: The claims would exceed the budget, or ``epsilon`` is below the plan's cost. Nothing was
                 stored.
-            PlanError: A plan of this name has other events, counts, settings or quotas.
+            PlanError: A plan of this name has other contents.
             UnsupportedEvent: The accountant has no bound for an event.
         """
         items = plan_items(events)
@@ -224,7 +222,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         Args:
             event: The event of the direct plan.
             count: At least 1.
-            caller: Public name for the record, at most 200 printable characters.
+            caller: Public name for the record, at most 200 characters.
 
         Raises:
             BudgetExceeded: Too few are left. Nothing was charged.
@@ -258,7 +256,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
                     raise
 
     def remaining(self, event: DpEvent) -> int:
-        """Return the number of direct spends that are left, or would fit without a direct plan. 0 for another event."""
+        """Return the number of direct spends left, or possible without a direct plan."""
         key = event_key(event)
         direct = self._direct or self.plan(DIRECT)
         if direct is not None:
@@ -268,14 +266,14 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
     def digest(self, domain: str, text: str) -> bytes:
         """Return a keyed hash of ``text``, for stored values that must not show it.
 
-        The key is made at first use in ``<path>.key``, or for a database in the URL's ``key_file`` or as ``<ledger
-        id>.key`` in the folder ``LANGCHAIN_DP_KEYS``. Back it up with the ledger, and hide it from the ledger's
-        readers. A missing, damaged or foreign key raises LedgerError.
+        The key is made in ``<path>.key``, or for a database in the URL's ``key_file`` or ``<ledger id>.key`` in the
+        folder ``LANGCHAIN_DP_KEYS``. Back it up, and hide it from the ledger's readers. A missing or foreign key raises
+        LedgerError.
         """
         return self._store.digest(domain, text)
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Yield every charge, in order."""
+        """Yield all charges in order."""
         return self._store.entries()
 
     @safe_repr

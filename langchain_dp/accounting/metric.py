@@ -1,4 +1,4 @@
-"""The durable ledger of metric privacy, in eta: nats per unit of distance."""
+"""The ledger of metric privacy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHORTEST_KEY = 32
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Owner:
-    """The account to charge for a release. Stored as keyed hashes only."""
+    """The account to charge, stored as keyed hashes."""
 
     document: str  # an id, or the content
     user: str | None = None  # None: no user's account is charged
@@ -49,26 +49,25 @@ class MetricLedger(BaseLedger):
     A release at ``eta`` costs its document and its user ``eta`` each, and releases add up. The first release fixes the
     table of word vectors, because distances in two tables are different units.
 
-    The file holds sanitized texts, and HMAC-SHA256 hashes of documents, users and raw texts. Their random key lies in
-    ``<path>.key``, readable by its owner alone. Only both files together allow to test guesses. Back up both: a ledger
-    whose key is lost is refused.
+    The file holds sanitized texts, and HMAC-SHA256 hashes of documents, users and raw texts. Their key lies in
+    ``<path>.key``, readable by its owner alone. Only both files together allow to test guesses. Back up both.
 
     Args:
         limit: Largest sum of one user's releases, in the unit of eta. None: no limit.
-        path: File or URL as for :class:`PrivacyLedger`. None: in memory.
+        path: As for :class:`PrivacyLedger`.
         document_limit: The same for one document, by default ``limit``.
-        key: Secret of at least 32 bytes in place of the key file, needed at each opening.
+        key: Secret of at least 32 bytes in place of the key file.
 
     Raises:
         LedgerMismatch: The file was made with other limits or another key.
-        LedgerCorrupt: The file is damaged, empty or no metric ledger, or its key is lost.
-        LedgerUnwritable: File or folder cannot be written durably.
+        LedgerCorrupt: The file is no intact metric ledger, or its key is lost.
+        LedgerUnwritable: The file cannot be written durably.
 
     Formal guarantee:
         Let a user's releases add up to eta_u. For any two collections of their texts, text by text of equal length at
         word-vector distances d_i, the probabilities of any joint outcome differ by a factor of at most exp(sum of eta_i
-        d_i) <= exp(eta_u max d_i) (composition of metric privacy: Chatzikokolakis, Andres, Bordenabe and Palamidessi
-        2013). A charge is on disk before :meth:`spend` returns.
+        d_i) <= exp(eta_u max d_i) (Chatzikokolakis, Andres, Bordenabe and Palamidessi 2013). A charge is on disk before
+        :meth:`spend` returns.
 
     Examples:
         >>> from langchain_dp.accounting.metric import Owner
@@ -105,7 +104,7 @@ class MetricLedger(BaseLedger):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, key: bytes | None = None) -> MetricLedger:
-        """Open an existing ledger under its own limits. Nothing at ``path`` raises InvalidParameter."""
+        """Open an existing ledger under its own limits."""
         if not is_there(path):
             raise InvalidParameter(f"Expected path={os.fsdecode(path)!r} to be a metric ledger, but nothing is there.")
         return cls.__new__(cls)._over(
@@ -124,7 +123,7 @@ class MetricLedger(BaseLedger):
 
     @property
     def table(self) -> str | None:
-        """The ledger's metric, or None."""
+        """The ledger's metric."""
         return self._store.summary()[3]
 
     def spend(
@@ -136,12 +135,12 @@ class MetricLedger(BaseLedger):
             eta: Loss per unit of distance, in (0, 1e6], rounded up to a billionth.
             owners: One per release.
             table: Name of the table of word vectors.
-            caller: Public name for the record, at most 200 printable characters.
+            caller: Public name for the record, at most 200 characters.
             keys: One per release, under which :meth:`released` will store it.
 
         Raises:
             AlreadyReleased: A text was stored under one of ``keys``. Nothing was charged, as for the next two.
-            BudgetExceeded: An account would exceed its limit. Its ``spent`` and ``budget`` are (eta, 0.0).
+            BudgetExceeded: An account would exceed its limit.
             PlanError: The ledger counts in another metric.
             LedgerError: The ledger cannot be trusted or written. Release nothing.
         """
@@ -192,7 +191,7 @@ class MetricLedger(BaseLedger):
         return self._refusals.add(refusal)
 
     def spent(self, *, user: str | None = None, document: str | None = None) -> float:
-        """Return the sum of one user's or document's releases, in nats per unit of distance."""
+        """Return one user's or document's sum of eta."""
         if (user is None) == (document is None):
             raise InvalidParameter("Expected exactly one of user= and document= to be given.")
         owner = Owner("" if document is None else document, user)
@@ -205,7 +204,7 @@ class MetricLedger(BaseLedger):
         return self._store.entries()
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Return a keyed hash of ``text``, for indices that must not show it."""
+        """Return a keyed hash of ``text``."""
         return self._store.digest(f"other {domain}", text)
 
     def released(self) -> ReleasedTexts:
@@ -213,7 +212,7 @@ class MetricLedger(BaseLedger):
         return self._released
 
     def certificate(self, **fields: Any) -> MetricCertificate:
-        """Return the certificate with the loss so far. Other ``fields`` are those of :class:`MetricCertificate`."""
+        """Return the certificate with the loss so far. ``fields`` are those of :class:`MetricCertificate`."""
         releases, document, user, _ = self._store.summary()
         return MetricCertificate(
             **fields,

@@ -1,7 +1,6 @@
 """A ``dp_accounting`` PLD accountant for the library's events and ours.
 
-Our events become pessimistic connect-the-dots losses. Epsilon is an upper bound: delta lost to rounding is added, and
-losses are rounded up to the coarsest grid.
+Our events become pessimistic connect-the-dots losses. Epsilon is an upper bound, with delta lost to rounding added.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ def epsilon(
 
     Raises:
         UnsupportedEvent: An event has no sound bound under these neighbors.
-        InvalidParameter: A value is out of bounds.
 
     Formal guarantee:
         Queries may depend on all earlier releases, but the events' parameters and maximum counts are fixed in advance.
@@ -100,8 +98,6 @@ def epsilon(
     Examples:
         >>> round(epsilon([(NoisyMaxEvent(10.0), 25)], delta=1e-5), 2)
         2.94
-        >>> round(epsilon([(NoisyMaxEvent(10.0), 25), (ExponentialEvent(0.1), 1)], delta=1e-5), 2)
-        2.99
     """
     validate.number("delta", delta, above=0.0, below=1.0)
     neighbors = neighbors_from(neighbors)
@@ -156,7 +152,6 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
 
 
 def _interval(event: DpEvent, neighbors: Neighbors, finest: float) -> float:
-    """Return the finest grid, or a coarser one for fewer points."""
     own = grid([event])
     if own <= finest:
         return finest
@@ -172,7 +167,6 @@ def _interval(event: DpEvent, neighbors: Neighbors, finest: float) -> float:
 def _of_groups(
     groups: Mapping[float, Sequence[tuple[DpEvent, int]]], neighbors: Neighbors
 ) -> PrivacyLossDistribution | None:
-    """Compose the groups on the coarsest grid. None if an event is not private."""
     coarsest, whole = max(groups), None
     for interval, group in groups.items():
         accountant = _Accountant(neighbors, interval)
@@ -209,7 +203,7 @@ def _by_direction(
 
 
 def _epsilon(loss: PrivacyLossDistribution, delta: float) -> float:
-    """Return ``get_epsilon_for_delta``, faster."""
+    """Compute ``get_epsilon_for_delta`` from arrays, which is faster."""
 
     def of(pmf: pld_pmf.PLDPmf) -> float:
         dense = pmf.to_dense_pmf()
@@ -234,13 +228,12 @@ def _epsilon(loss: PrivacyLossDistribution, delta: float) -> float:
 
 
 def least_delta(events: Sequence[tuple[DpEvent, int]]) -> float:
-    """Return the smallest delta that resolves ``events``, because each composed release may lose 2**-50 to rounding."""
+    """Return the smallest delta that rounding leaves resolved: a composed release may lose 2**-50."""
     transforms = sum(1 if _is_adaptive(event, count) else count for event, count in events) - 1
     return 2 * _ROUNDING * max(transforms, 0)
 
 
 def _exceeds_grid(event: DpEvent, count: int, neighbors: Neighbors, interval: float, delta: float) -> bool:
-    """Return whether a release loses more than delta beyond the grid."""
     noise = getattr(event, "sigma", getattr(event, "noise_multiplier", math.inf))
     if isinstance(event, (NoisyMaxEvent, VectorSumEvent)) and noise < _LEAST_SIGMA:
         return True
@@ -254,7 +247,6 @@ def _exceeds_grid(event: DpEvent, count: int, neighbors: Neighbors, interval: fl
 
 
 def grid(events: Iterable[DpEvent]) -> float:
-    """Return the grid in nats."""
     spread = min((_spread(event) for event in events), default=1.0)
     # quantized to powers of two, so that close parameters in a root search share one grid
     return 2.0 ** math.floor(math.log2(min(max(0.03 * spread, _FINEST), _COARSEST)))
@@ -277,7 +269,6 @@ def _spread(event: DpEvent) -> float:
 
 
 def _loss_of_library(event: DpEvent) -> float:
-    """Return the largest loss of one release in nats, without negligible tails."""
     name = type(event).__name__
     if isinstance(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)):
         noise = validate.number(f"{name}.noise_multiplier", event.noise_multiplier, at_least=0.0)
@@ -307,7 +298,7 @@ def _refusal(event: DpEvent, neighbors: Neighbors) -> str:
 
 
 def repeated(event: DpEvent, count: int, neighbors: Neighbors, interval: float) -> PrivacyLossDistribution:
-    """Return the loss of ``count`` releases. Full LimitedDomain calls cost the worst adaptive sequence."""
+    """Return the joint loss of ``count`` releases. LimitedDomain calls cost the worst adaptive sequence."""
     if _is_adaptive(event, count):
         return _symmetric(_profile_of_all(event, count, neighbors), interval, make_convex=True)
     loss = privacy_loss(event, neighbors, interval)
@@ -317,7 +308,7 @@ def repeated(event: DpEvent, count: int, neighbors: Neighbors, interval: float) 
 
 
 def _self_composed(pmf: pld_pmf.PLDPmf, count: int) -> pld_pmf.DensePLDPmf:
-    """Compose like the library in a narrower range: Chernoff's bound holds at any order."""
+    """Compose in a narrower range than the library. Chernoff's bound holds at any order."""
     dense = pmf.to_dense_pmf()
     probs, places = dense._probs, np.arange(dense.size)
     mean = probs @ places / probs.sum()
@@ -437,7 +428,7 @@ def _pmf(forward: Profile, backward: Profile, interval: float, *, make_convex: b
 
 
 def _end(profile: Profile, interval: float) -> int:
-    """Return the index beyond which the profile is at its floor or below _TAIL_MASS."""
+    """Return the index beyond which the profile is flat."""
     floor = float(profile(np.array([_LARGEST_LOSS]))[0])
     most = min(_MAX_POINTS, int(_LARGEST_LOSS / interval))
 

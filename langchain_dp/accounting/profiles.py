@@ -7,8 +7,8 @@ mechanism on the vote histogram h, and e_a a unit vote.
 * "fixed": P = (1-q) M(h) + q M(h+e_a) against Q = (1-q) M(h) + q M(h+e_b), or Q = M(h) under zero-out.
 
 References:
-    [1] Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018 (advanced joint convexity).
-    [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
+    [1] Balle, Barthe, Gaboardi. NeurIPS 2018 (advanced joint convexity).
+    [2] Dong, Durfee, Rogers. ICML 2020.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BLOCK = 2_000_000  # entries of one (epsilon x node) block, to bound memory
 
 
 def at_any_epsilon(forward: Profile, backward: Profile, epsilons: Array) -> Array:
-    """Continue ``forward`` to negative epsilon by H_g(P||Q) = 1 - g + g H_(1/g)(Q||P)."""
+    """Extend to negative epsilon by H_g(P||Q) = 1 - g + g H_(1/g)(Q||P)."""
     deltas = np.empty_like(epsilons)
     positive = epsilons >= 0
     deltas[positive] = forward(epsilons[positive])
@@ -40,7 +40,7 @@ def at_any_epsilon(forward: Profile, backward: Profile, epsilons: Array) -> Arra
 
 
 def gaussian(epsilons: Array, *, distance: float, sigma: float) -> Array:
-    """Return the tight profile of two Gaussians."""
+    """Return the profile of two Gaussians."""
     mu = distance / sigma
     deltas = ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons + log_ndtr(-mu / 2 - epsilons / mu))
     return np.asarray(np.maximum(deltas, 0.0))
@@ -63,8 +63,8 @@ def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
 def noisy_max_fixed(epsilons: Array, *, sigma: float, q: float) -> Array:
     """Return the exact, symmetric profile of "fixed" for add/remove and replace-one.
 
-    The Gaussians are at 0 (subset left out), u and v (the votes), |u - v| = sqrt 2. With y along u - v and x across,
-    acceptance is y > y*(x) in closed form, which leaves one integral over x.
+    The Gaussians are at 0 (subset left out), u and v (the votes). With y along u - v and x across, acceptance is y >
+    y*(x) in closed form, which leaves one integral over x.
     """
     g = np.exp(epsilons)[:, None]
     nodes = _nodes(sigma, 0.0, math.sqrt(0.5))
@@ -99,7 +99,7 @@ def _in_blocks(function: Callable[[Array], Array], g: Array, width: int) -> Arra
 
 
 def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Array:
-    """Return the profile of a delta0-approximately ``bound``-bounded-range release [2], at any epsilon."""
+    """Return a delta0-approximately ``bound``-bounded-range profile [2], at any epsilon."""
     middle = np.clip(epsilons, -bound, bound)
     deltas = np.expm1((middle - bound) / 2) ** 2 / -math.expm1(-bound)
     deltas = np.where(epsilons < -bound, -np.expm1(epsilons), deltas)
@@ -111,8 +111,7 @@ def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: 
     in g.
 
     One is the worst case of a moved vote on a binary event, the other advanced joint convexity [1]. The search runs
-    over t = logit p, because the worst p may be e^(-epsilon0/2). The votes give probabilities expit(t + epsilon0/2) and
-    expit(t - epsilon0/2).
+    over t = logit p, because the worst p may be e^(-epsilon0/2).
     """
     eta = epsilon0 / 2
     log_q, log_out = math.log(q), math.log1p(-q) if q < 1 else -math.inf
@@ -148,13 +147,13 @@ def _log_bell(x: Array) -> Array:
 
 
 def amplified(epsilons: Array, q: float) -> Array:
-    """Return ln(1 + (e^epsilon - 1) / q), without overflow."""
+    """Return ln(1 + (e^epsilon - 1) / q)."""
     near = np.log1p(np.expm1(np.minimum(epsilons, 1.0)) / q)
     return np.asarray(np.where(epsilons <= 1.0, near, epsilons - math.log(q) + np.log1p(-(1 - q) * np.exp(-epsilons))))
 
 
 def convex_minorant(epsilons: Array, deltas: Array) -> Array:
-    """Return the largest function below ``deltas`` that is convex in g, as every true profile is."""
+    """Return the largest function below that is convex in g, as every true profile is."""
     g = np.exp(epsilons)
     hull: list[int] = []
     for i in range(len(g)):

@@ -1,4 +1,4 @@
-"""Costs of released text, carried into everything made with it. ``made_with=`` declares costs that were lost."""
+"""Costs of released text, carried into everything made with it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def merged(costs: Iterable[ReleaseCost]) -> tuple[ReleaseCost, ...]:
 
 
 def costs_in(*values: Any) -> tuple[ReleaseCost, ...]:
-    """Return the costs of released text, certificates and templates, also inside containers and dataclasses."""
+    """Return the costs in texts, certificates and templates, also inside containers and dataclasses."""
     return merged(cost for value in values for cost in _costs(value, _DEEPEST))
 
 
@@ -125,7 +125,6 @@ def _costs(value: Any, depth: int) -> Iterable[ReleaseCost]:
 
 
 def sources_of(certificate: Mapping[str, Any]) -> tuple[ReleaseCost, ...]:
-    """Return a plain certificate's sources, or its own cost."""
     try:
         if certificate["sources"]:
             return tuple(ReleaseCost(**{**each, "epsilon": float(each["epsilon"])}) for each in certificate["sources"])

@@ -1,4 +1,4 @@
-"""Quotas of releases per user."""
+"""Quotas per user."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Quotas(MadeOfFields):
         object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
 
     def of(self, user_id: str) -> int | None:
-        """Return the user's quota."""
+        """Return the user's quota, or None."""
         return self.overrides.get(user_id, self.default)
 
     def __repr__(self) -> str:
@@ -63,10 +63,10 @@ class Quotas(MadeOfFields):
         return f"Quotas(default={self.default!r}, overrides={overrides})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return plain values for the ledger."""
         return {"default": self.default, "overrides": dict(sorted(self.overrides.items()))}
 
     @classmethod
     def from_dict(cls, kept: Mapping[str, Any]) -> Self:
-        """Read :meth:`to_dict`."""
+        """Return the quotas of :meth:`to_dict`."""
         return cls(kept["default"], kept["overrides"])

@@ -40,16 +40,14 @@ class SignedCertificate:
     def read(cls, text: str, public_key: str | os.PathLike[str]) -> Self:
         """Read the text of :meth:`PrivacyCertificate.sign`, and verify it with the PEM file of a public key.
 
-        Raises:
-            InvalidParameter: The text is no signed certificate, was changed, or has another key's signature.
-            MissingExtra: cryptography is not installed.
+        A text that is unsigned, changed or signed by another key raises InvalidParameter.
         """
         fields = verified(text, public_key)
         certificate = PrivacyCertificate.from_dict(fields["certificate"])
         return cls(certificate, fields["ledger"], fields["version"], fields["code"])
 
     def check_ledger(self, ledger: PrivacyLedger | MetricLedger) -> None:
-        """Raise LedgerMismatch for another ledger, or one that holds less than the certificate's costs."""
+        """Raise LedgerMismatch if the ledger is another, or holds less."""
         own = ledger._store.ledger_id
         if own != self.ledger or not isinstance(ledger, PrivacyLedger):
             raise LedgerMismatch(
@@ -74,7 +72,7 @@ class SignedCertificate:
             raise _older(own, f"epsilon={spent:.6g} is spent, not {self.certificate.spent[0] - others:.6g}")
 
     def in_plain_words(self) -> str:
-        """Explain the claim to newcomers."""
+        """Explain the claim in plain words."""
         one, code = self.certificate, "the code of this installation"
         if self.code != code_digest():
             code = f"other code than this installation, {self.code[:12]}"

@@ -1,4 +1,4 @@
-"""Sign plain values with Ed25519 as one line of canonical JSON, verified byte by byte."""
+"""Ed25519 signatures of canonical JSON, checked byte by byte."""
 
 from __future__ import annotations
 

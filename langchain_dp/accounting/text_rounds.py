@@ -1,8 +1,8 @@
 """Privacy profiles of rounds of private texts.
 
 References:
-    [1] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
-    [2] Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018 (advanced joint convexity).
+    [1] Dong, Durfee, Rogers. ICML 2020.
+    [2] Balle, Barthe, Gaboardi. NeurIPS 2018 (advanced joint convexity).
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
         D_k(g) = max over c in [1, e^bound] of p(c) D_(k-1)(g / c) + (1 - p(c)) D_(k-1)(g e^bound / c),
         p(c) = (e^bound - c) / (e^bound - 1).
 
-    Points lie ``bound / parts`` apart in ln g. Between points c of this grid, c D(g / c) and c D(g e^bound / c) are
-    convex in c and lie below their chords, whose maximum has a closed form.
+    Between points c of the grid, c D(g / c) and c D(g e^bound / c) are convex and lie below their chords.
     """
     if bound > _RANGE:
         return np.ones(1), np.ones(1)
@@ -67,7 +66,7 @@ def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
 
 
 def composed_bounded_range(epsilons: Array, *, bound: float, times: int) -> Array:
-    """Return the largest profile of ``times`` adaptive ``bound``-bounded-range releases [1]."""
+    """Return the largest profile of ``times`` adaptive releases [1]."""
     points, deltas = _worst_case(bound, times)
     with np.errstate(over="ignore"):
         return np.asarray(np.interp(np.exp(epsilons), points, deltas))

@@ -1,4 +1,4 @@
-"""Attacks that show an operator what a release reveals. Their output is private, and failure proves nothing."""
+"""Attacks that show an operator what a release reveals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Membership inference from answers on two neighboring data sets."""
+"""Membership inference from answers."""
 
 from __future__ import annotations
 
@@ -33,28 +33,26 @@ def attack_answers(
     """Tell which of two neighboring data sets a chain answered from.
 
     Half of the runs show the attacker the frequencies of answers, and it guesses the other half by likelihood ratios.
-    It chooses their events on the first half, by leaving one out: single answers, answers by place, a query's answers
-    in order, or all answers together. With k answers and r repeats use ``runs`` of about 20 k^r, or effects of the
-    order are missed.
+    On the first half alone it chooses their events: single answers, answers by place, a query's answers in order, or
+    all answers. With k answers and r repeats use ``runs`` of about 20 k^r, or effects of the order are missed.
 
     Args:
         build: Data to a fresh chain (query -> answer) with its own budget. Called ``2 runs`` times.
         rows: One data set.
         neighbor: The same with one record added, removed or replaced.
         questions: Queries. One that names a canary record makes the attack strong.
-        runs: Chains on each data set, at least 10 and even.
-        repeats: Times that one chain gets each query in succession.
-        epsilon: The promise of each chain for all its answers. Gives ``settings["bound"]``, the largest allowed
-            accuracy.
+        runs: Chains on each data set, even.
+        repeats: Times that one chain gets each query.
+        epsilon: The promise of each chain for all its answers. ``settings["bound"]`` is the accuracy that it allows.
         delta: Delta of that promise.
-        neighbors: Relation of that promise. Zero-out has no bound here.
+        neighbors: Its relation. Zero-out has no bound here.
         name: Name of the result.
 
     Returns:
         The share of right guesses, ties counting half, with a Clopper-Pearson interval. The baseline is 0.5.
 
     Raises:
-        InvalidParameter: The data sets are no neighbors, queries or runs are too few, or ``build`` gives no function.
+        InvalidParameter: The data sets are no neighbors.
 
     Examples:
         >>> def build(rows):
@@ -105,7 +103,6 @@ _VIEWS: dict[str, View] = {
     ],
     "all answers together": lambda answers, repeats: [tuple(answers)],
 }
-"""Events that an attacker may count, the coarsest first."""
 
 
 def _counted(chains: Sequence[Sequence[str]], view: View, repeats: int) -> Counter[Hashable]:
@@ -113,7 +110,6 @@ def _counted(chains: Sequence[Sequence[str]], view: View, repeats: int) -> Count
 
 
 def _score(counts: Sequence[Counter[Hashable]], events: Sequence[Hashable]) -> float:
-    """Return the smoothed log-likelihood ratio for the second data set."""
     return math.fsum(math.log((counts[1][event] + 0.5) / (counts[0][event] + 0.5)) for event in events)
 
 
@@ -122,7 +118,6 @@ def _hit(score: float, world: int) -> float:
 
 
 def _hits_leaving_one_out(training: Sequence[Sequence[Sequence[str]]], view: View, repeats: int) -> float:
-    """Count right guesses among training chains, each without its own pair."""
     counts = [_counted(world, view, repeats) for world in training]
     hits = 0.0
     for pair in zip(*training, strict=True):

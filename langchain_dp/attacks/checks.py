@@ -1,4 +1,4 @@
-"""Checks of an attack's arguments. No message shows a value, which may be a text."""
+"""Checks of arguments that show no value, which may be a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def table(given: Vocabulary) -> Vocabulary:
-    """Refuse anything but a vocabulary, above all a str, whose ``encode`` would take a text."""
+    """Refuse anything but a vocabulary. The ``encode`` of a str would take a text."""
     from langchain_dp.rapt.vocabulary import Vocabulary  # a leak search does without
 
     if not isinstance(given, Vocabulary):
@@ -49,7 +49,6 @@ def answer(name: str, given: str) -> str:
 
 
 def record(name: str, given: Mapping[str, Any], keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a row that has these keys."""
     try:
         row = dict(given)
     except (TypeError, ValueError):
@@ -64,7 +63,6 @@ def record(name: str, given: Mapping[str, Any], keys: Sequence[str] = ()) -> dic
 
 
 def texts_of(name: str, given: Sequence[Any], *, at_least: int = 1) -> list[str]:
-    """Return texts, or the ``text`` of rows or objects."""
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
         given = [row.get("text") if isinstance(row, Mapping) else getattr(row, "text", row) for row in given]
     return texts(name, given, at_least=at_least)

@@ -1,7 +1,6 @@
 """Embedding inversion: guess a word from the output of a metric mechanism.
 
-One attacker takes the nearest word (Song and Raghunathan 2020; Li, Tan, Liu 2023, appendix A.3.2), the other the
-likeliest, which is best on average over its word frequencies. The better one is reported.
+One attacker takes the nearest word (Song and Raghunathan 2020), the other the likeliest. The better one is reported.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ __all__ = ["InversionResult", "UnigramPrior", "invert_vectors", "invert_words", 
 
 _DRAWS = 5_000
 _INTERVAL = "Clopper-Pearson over words"
-"""Words have independent noise, so the interval holds for these texts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,7 @@ class InversionResult(AttackResult):
     words: tuple[tuple[str, str, str], ...] = dataclasses.field(repr=False)
 
     def side_by_side(self, count: int = 20) -> str:
-        """Return the first words, their releases and their guesses. PRIVATE."""
+        """Return words, releases and guesses in columns. PRIVATE."""
         rows = [("stood there", "came out", "guess"), *self.words[:count]]
         widths = [max(len(row[i]) for row in rows) for i in range(2)]
         return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
@@ -103,18 +101,15 @@ def invert_words(
         vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
         eta: Privacy loss per unit of distance and word.
         mechanism: "laplace" or "exponential".
-        prior: From :func:`unigram_prior`: guess the likeliest word, exactly for "exponential" and simulated for
-            "laplace". None: guess the released word.
-        draws: Simulated releases of the noise mechanism.
+        prior: From :func:`unigram_prior`: guess the likeliest word, simulated for "laplace". None: guess the released
+            word.
+        draws: Simulated releases.
         rng: Source of the noise.
         name: Name of the result.
 
     Returns:
         The rate of the better attacker (``settings["better"]``), with a Clopper-Pearson interval for both together. The
         baseline always guesses the most frequent word of the prior, or of the texts.
-
-    Raises:
-        InvalidParameter: A value is out of bounds or of another type, or the texts hold no word of the table.
 
     Examples:
         >>> prior = unigram_prior(vocabulary, public_texts)
@@ -205,7 +200,6 @@ def words_guessed(
     prior: UnigramPrior | None,
     **settings: Any,
 ) -> InversionResult:
-    """Return the result of the better attacker, the first of equal ones."""
     hits = {attacker: int((guessed == true).sum()) for attacker, guessed in guesses.items()}
     better = max(hits, key=hits.__getitem__)
     commonest = int(np.bincount(true).argmax()) if prior is None else prior.likeliest

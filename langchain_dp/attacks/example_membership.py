@@ -1,4 +1,4 @@
-"""Membership inference from released examples."""
+"""Membership from released examples."""
 
 from __future__ import annotations
 
@@ -31,23 +31,19 @@ def attack_examples(
     """Tell the rows behind released examples by three signs, of which the best counts.
 
     "rare words": bits of the words that a row shares with one example. "nearest": similarity to the nearest example.
-    Each candidate: how much likelier the row's label is under a prompt with the examples than without.
+    Each candidate: how much likelier the row's label is under a prompt with the examples.
 
     Args:
         examples: The release: ``SyntheticExamples``, or mappings with ``text`` and ``label``.
         members: Rows behind them, with ``text`` and ``label``. Private.
-        others: Rows of the same kind that are not behind them. The attack would measure other differences.
+        others: Rows of the same kind that are not behind them.
         candidates: Name -> scorer, such as a :class:`PortScorer`, for models that the attacker can try.
         embed: Texts to vectors, such as :class:`SentenceEmbeddings`. None: character n-grams.
         name: Name of the result.
-        settings: Public facts to store with the result.
+        settings: Public facts to store with it.
 
     Returns:
         As :func:`infer_membership`.
-
-    Raises:
-        InvalidParameter: Examples or rows are missing or lack a text, or a scorer does not give one finite number per
-            row.
 
     Examples:
         >>> made = SyntheticExamples.load("synthetic.jsonl")
@@ -84,7 +80,6 @@ def _rows(what: str, given: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _shared(shown: Sequence[Row], rows: Sequence[Row]) -> Floats:
-    """Return each row's most bits of words shared with one example."""
     row_words = [{word.folded for word in words_of(row["text"])} - FUNCTION_WORDS for row in rows]
     example_words = [{word.folded for word in words_of(one["text"])} for one in shown]
     rarity = Rarity(row_words)

@@ -1,4 +1,4 @@
-"""Private report of a leak search."""
+"""Report of a leak search."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class LeakedSpan:
         text: The run in the prompt.
         rows: Places of the rows that hold it, wholly covered ones first.
         row_text: The first of these rows.
-        row_start: First character of the run in that row.
+        row_start: First character in that row.
         row_end: One past the last.
         words: Nonpublic words of the run.
-        bits: Information of these words: the sum of log2(rows / rows with the word), 0 for function words.
+        bits: Their information, the sum of log2(rows / rows with the word), 0 for function words.
         whole: True if the run is the row's whole text.
 
     Examples:
@@ -99,10 +99,10 @@ class LeakReport:
         rows: Number of rows searched.
         held_out: Number of held-out rows.
         own_starts: Starts of the prompt's nonpublic words.
-        pieces: Number of nonpublic sentences and forged examples.
+        pieces: Number of nonpublic sentences.
         name: Name of the search.
         ordinary: Name of the list of ordinary words.
-        leaked_rows: Places of the rows of all runs.
+        leaked_rows: Places of all leaked rows.
 
     Examples:
         >>> found = find_leaks(prompt, texts)
@@ -144,19 +144,19 @@ class LeakReport:
 
     @property
     def baseline(self) -> float:
-        """The same as :attr:`rate_by_chance`."""
+        """The same as ``rate_by_chance``."""
         return self.rate_by_chance
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% Clopper-Pearson interval for prompts like this, as if sentences leaked as a whole."""
+        """95% Clopper-Pearson interval, as if sentences leaked as a whole."""
         from langchain_dp._util.binomial import clopper_pearson  # numerics, which the search does without
 
         pieces = self.pieces or int(self.rate > 0)  # leaked text without a sentence, such as a name, counts as one
         return clopper_pearson(self.rate * pieces, pieces) if pieces else (0.0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain figures, without any text."""
+        """Return the figures, without any text."""
         low, high = self.interval
         return {
             "name": self.name,
@@ -184,7 +184,7 @@ class LeakReport:
         return len(taken & self.own_starts) / self.own_words if self.own_words else 0.0
 
     def marked(self, before: str = "[", after: str = "]", *, spans: Sequence[LeakedSpan] | None = None) -> str:
-        """Return the prompt with marks around leaked text."""
+        """Return the prompt with marks around leaked text. PRIVATE."""
         merged: list[tuple[int, int]] = []
         for span in sorted(self.spans if spans is None else spans, key=lambda span: span.start):
             if merged and span.start <= merged[-1][1]:

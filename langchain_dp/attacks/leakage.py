@@ -1,4 +1,4 @@
-"""Search a prompt for text of training rows (Hong et al. 2024, Figure 2). It sees copies, not influence."""
+"""Search a prompt for training rows (Hong et al. 2024, Figure 2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from langchain_dp.errors import InvalidParameter
 Embed = Callable[[Sequence[str]], npt.ArrayLike]
 
 Numbers = dict[tuple[int, int], dict[str, tuple[int, tuple[int, int]]]]
-"""Place of a number in the prompt -> text that holds it -> (first row of that text, place in it)."""
 
 Matrix = npt.NDArray[np.float64]
 _SIZES = (3, 4)  # of character n-grams
@@ -47,39 +46,36 @@ def find_leaks(
     Words are compared without case, accents and punctuation. Without its public words, a common run counts if it has
 
     - at least ``shortest`` words, one of them no everyday word, or
-    - one word less, two of them no everyday words and one of these rare (in one row, or in at most 1% of rows), or
+    - one word less, two of them no everyday words and one rare (in one row, or in at most 1% of rows), or
     - the whole row, of at least two words, one of them no everyday word.
 
-    Everyday words are English function words and the words of a tenth of all rows. In writing without spaces, a letter
-    is half a word.
+    Everyday words are English function words and those of a tenth of all rows. In writing without spaces, a letter is
+    half a word.
 
     Nonpublic text in one row alone also counts if it is
 
-    - a word beyond the 100,000 most frequent of English, a name beyond the first 10,000, or two names side by side
-      beyond the first 1,000. Names have a capital inside a sentence in both texts.
-    - a word of letters and digits outside that list, of five characters (six with others between), and no time, rank or
-      size ("1990s", "100mg").
+    - a word beyond the 100,000 most frequent of English, a name beyond the first 10,000, or two neighboring names
+      beyond the first 1,000. Names have a capital inside a sentence.
+    - an unlisted word of five or more letters and digits, and no time, rank or size.
     - a number of six digits, four of them different, in any grouping.
 
     Args:
         prompt: The prompt, or released texts such as ``SyntheticExamples``.
         rows: Training rows: texts, or mappings with ``text``. Private.
-        public: Text that the prompt may repeat, such as templates and labels, in runs of three words.
-        held_out: Rows of the same kind that are not behind the prompt. Findings in them are chance.
+        public: Text that the prompt may repeat, in runs of three words.
+        held_out: Similar rows that are not behind the prompt. Findings in them are chance.
         shortest: Words that make a run, at least 2.
-        embed: Texts to vectors for the nearest rows, such as :class:`langchain_dp.attacks.SentenceEmbeddings`. None:
-            character n-grams.
-        ordinary: Ordinary words by frequency. By default GloVe's (extra ``rapt``). Without a list of the rows'
-            language, of single words only those with digits are found.
+        embed: Texts to vectors, such as :class:`langchain_dp.attacks.SentenceEmbeddings`. None: character n-grams.
+        ordinary: Ordinary words by frequency, by default GloVe's (extra ``rapt``). Without a list of the rows'
+            language, single words are found only with digits.
         name: Name of the result.
 
     Raises:
-        InvalidParameter: Prompt, rows or texts are missing, or ``embed`` does not give one vector per text.
+        InvalidParameter: Texts are missing, or ``embed`` does not give one vector per text.
 
     Examples:
         >>> found = find_leaks(prompt, [row["text"] for row in rows], held_out=others)
         >>> found.rate, found.rate_by_chance
-        >>> print(found.marked())  # PRIVATE: the prompt, with text of rows in brackets
     """
     validate.integer("shortest", shortest, at_least=2)
     if not isinstance(prompt, (str, Sequence)):
@@ -139,7 +135,6 @@ class _Search:
         return frozenset(word.start for word, known in zip(self._words, self._public, strict=True) if not known)
 
     def spans(self, rows: _Rows) -> tuple[tuple[LeakedSpan, ...], frozenset[int]]:
-        """Return the outer spans, and the rows of all."""
         runs: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
         for number, row in enumerate(rows.folded):
             for at, start, length in self._index.runs(row):
@@ -155,7 +150,6 @@ class _Search:
         return tuple(sorted(spans, key=lambda span: (-span.bits, span.start))), leaked
 
     def _alone(self, row: ComparedText) -> list[tuple[int, int, int]]:
-        """Return telling words of this row alone as runs."""
         runs: list[tuple[int, int, int]] = []
         for at, start, length, words in sorted(self._singles.words(row)):
             if not self._only(words):
@@ -240,7 +234,6 @@ class _Search:
         return tuple(sorted(nearest, key=lambda row: -row.similarity))
 
     def pieces(self) -> list[str]:
-        """Return sentences and forged examples with at least three nonpublic words."""
         pieces, at = [], 0
         for cut in [*_PIECE.finditer(self._prompt), None]:
             end = len(self._prompt) if cut is None else cut.start()
@@ -254,7 +247,7 @@ class _Search:
 
 
 def similarities(texts: Sequence[str], rows: Sequence[str], embed: Embed | None) -> Matrix:
-    """Return cosine similarities. Without ``embed``, of character n-grams weighted by rarity."""
+    """Return cosine similarities, by default of character n-grams."""
     return _by_letters(texts, rows) if embed is None else _unit(embed, texts) @ _unit(embed, rows).T
 
 

@@ -1,8 +1,4 @@
-"""Membership inference from a released prompt.
-
-The likelihood ratio (LiRA) of Carlini et al. 2022 and, with one reference, of Mireshghallah et al. 2022, as in Hong et
-al. 2024, Table 8.
-"""
+"""Membership inference from a released prompt, by LiRA (Carlini et al. 2022)."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from langchain_dp.ports import LabelScorer, MemberPrompt
 
 Row = Mapping[str, Any]
 Scorer = Callable[[str, Sequence[Row]], npt.ArrayLike]
-"""An instruction and rows to the log-likelihood of every row's label."""
+"""Instruction and rows to the log-likelihood of every row's label."""
 
 _RATES = (0.01, 0.05, 0.1)
 _TOGETHER = 64
@@ -34,13 +30,10 @@ _TOGETHER = 64
 class MembershipResult(AttackResult):
     """Success of telling members from others: the area under the curve of the best candidate, in its better direction.
 
-    So by chance the area is a little above 0.5, see ``resolution``.
-
     Args:
         by_candidate: (area, low, high) of every candidate. The intervals hold together at 95%.
         best: Name of the best candidate.
-        tpr_at_fpr: Its false positive rate -> (share of members found, low, high), at the threshold that this rate of
-            the given ``others`` exceeds.
+        tpr_at_fpr: Its false positive rate -> (share of members found, low, high).
         resolution: An area below 0.5 + this cannot be told from chance.
 
     Examples:
@@ -65,15 +58,12 @@ def infer_membership(
     Args:
         candidates: Name -> (scores of members, scores of others), for every model or method that the attacker can try.
         name: Name of the result.
-        settings: Public facts to store with the result.
+        settings: Public facts to store with it.
 
     Returns:
         The area under the curve of the best candidate in its better direction, with Newcombe's interval for all
         candidates
         together (Bonferroni). The baseline is 0.5.
-
-    Raises:
-        InvalidParameter: Candidates or scores are missing or no numbers.
 
     Examples:
         >>> found = infer_membership({"model": ([0.9, 0.8, 0.7], [0.1, 0.2, 0.3])})
@@ -136,23 +126,19 @@ def attack_prompt(
     name: str = "membership in prompt",
     settings: Mapping[str, Setting] | None = None,
 ) -> MembershipResult:
-    """Tell the rows behind a released prompt by how much better it explains their labels.
+    """Tell the rows behind a released prompt by how much better it explains their labels (Hong et al. 2024, Table 8).
 
     Args:
         prompt: The released instruction.
         members: Rows behind it, with ``label``. Private.
-        others: Rows of the same kind that are not behind it. The attack would measure other differences.
+        others: Rows of the same kind that are not behind it.
         candidates: Name -> scorer, such as a :class:`PortScorer`, for models that the attacker can try.
         references: Instructions written without the members.
         name: Name of the result.
-        settings: Public facts to store with the result.
+        settings: Public facts to store with it.
 
     Returns:
-        As :func:`infer_membership`, on the scores of :func:`lira_scores`.
-
-    Raises:
-        InvalidParameter: Rows, candidates or references are missing, or a scorer does not give one finite number per
-            row.
+        As :func:`infer_membership`, on :func:`lira_scores`.
 
     Examples:
         >>> candidates = {"engine": PortScorer(engine, {"yes": "yes", "no": "no"})}
@@ -194,7 +180,6 @@ def _scores(name: str, given: npt.ArrayLike) -> Floats:
 
 
 def label_figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
-    """Return one finite number per row, or refuse."""
     figures = validate.numbers(f"what candidate {name!r} returned", given)
     if figures.shape != (count,) or not np.isfinite(figures).all():
         raise InvalidParameter(
@@ -205,7 +190,6 @@ def label_figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
 
 
 def _tpr_at_fpr(members: Floats, others: Floats, rate: float, *, error: float) -> tuple[float, float, float]:
-    """Return the share of members above the score that at most this share of others exceeds."""
     allowed = int(rate * len(others))
     threshold = np.sort(others)[::-1][min(allowed, len(others) - 1)]
     hits = int((members > threshold).sum())
@@ -222,9 +206,6 @@ def lira_scores(target: npt.ArrayLike, out: npt.ArrayLike) -> Floats:
 
     Returns:
         (n,), higher for members: the distance to the mean of ``out``, in spreads unless there is one reference.
-
-    Raises:
-        InvalidParameter: Shapes do not fit, or a figure is not finite.
 
     Examples:
         >>> lira_scores([1.0, 3.0], [[1.0, 1.0], [2.0, 0.0]]).round(2)  # the second record stands out
@@ -252,13 +233,13 @@ class PortScorer:
 
     Args:
         engine: The engine. It sees the rows.
-        words: Label -> word that the model is asked for, at least two.
+        words: Label -> word that the model is asked for.
         head: First part of the prompt, with ``{instruction}``.
         body: Second part, with the row's keys.
         tail: Last part. The label's word follows.
 
     Raises:
-        InvalidParameter: The engine scores no labels, ``head`` names another variable, or a row does not fit.
+        InvalidParameter: The engine scores no labels, or words, ``head`` or a row do not fit.
 
     Examples:
         >>> scorer = PortScorer(engine, {"yes": "yes", "no": "no"})
@@ -296,7 +277,7 @@ class PortScorer:
         self._head, self._body, self._tail = head, body, tail
 
     def __call__(self, instruction: str, rows: Sequence[Row]) -> Floats:
-        """Return the log-probability of every row's own label among all labels, (rows,)."""
+        """Return the log-probability of every row's label, (rows,)."""
         labels = list(self._words)
         truth = [str(checks.record("rows", row, ["label"])["label"]) for row in rows]
         if unknown := sum(label not in labels for label in truth):

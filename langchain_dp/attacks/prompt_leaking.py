@@ -1,4 +1,4 @@
-"""Prompt leaking: ask a few-shot chain for its examples (Perez and Ribeiro 2022)."""
+"""Ask a chain for its examples (Perez and Ribeiro 2022)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def leak_prompt(
         examples: Texts of the chain's examples. Private.
         questions: The queries, which are public.
         public: Text that an answer may repeat.
-        held_out: Texts of the same kind that the chain does not hold. Findings in them are chance.
+        held_out: Similar texts that the chain does not hold. Findings in them are chance.
         repeats: Times that each query is sent.
         shortest: As for :func:`langchain_dp.attacks.find_leaks`.
         name: Name of the result.
@@ -67,9 +67,6 @@ def leak_prompt(
     Returns:
         The share of answers that hold a run of an example, with an interval over queries. The baseline is the same for
         ``held_out``.
-
-    Raises:
-        InvalidParameter: Queries or examples are missing, ``answer`` is no function, or an answer is no string.
 
     Examples:
         >>> found = leak_prompt(chain.invoke, texts, held_out=others)

@@ -1,4 +1,4 @@
-"""Results of attacks, and 95% intervals."""
+"""Results of attacks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AttackResult:
         object.__setattr__(self, "settings", dict(self.settings))  # frozen: the only way
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain figures, without any text."""
+        """Return the figures, without any text."""
         return {
             "name": self.name,
             "rate": self.rate,
@@ -88,7 +88,6 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
         path: File to write. Its ending is the format.
 
     Raises:
-        InvalidParameter: There are no results, one is none, or ``path`` has another ending.
         MissingExtra: matplotlib is not installed.
 
     Examples:
@@ -116,8 +115,7 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
 def ratio_interval(hits: Floats, runs: Floats) -> Interval:
     """Return an exact interval of sum(hits) / sum(runs), where texts are independent, and not their words.
 
-    It uses the effective number of runs by the spread between texts (Korn and Graubard 1998), or for few or unanimous
-    texts (sum of runs)^2 / sum of squared runs (Kish 1965).
+    The number of runs is the effective one (Korn and Graubard 1998), for few or unanimous texts Kish's (1965).
     """
     share = float(hits.sum() / runs.sum())
     used = runs > 0
@@ -131,17 +129,15 @@ def ratio_interval(hits: Floats, runs: Floats) -> Interval:
 
 
 def auc(positives: Floats, negatives: Floats) -> float:
-    """Return the chance that a positive scores above a negative, ties counting half (Mann and Whitney 1947)."""
+    """Return the area under the curve, with ties counting half (Mann and Whitney 1947)."""
     ranks = rankdata(np.concatenate([positives, negatives]))[: len(positives)]
     pairs = len(positives) * len(negatives)
     return float((ranks.sum() - len(positives) * (len(positives) + 1) / 2) / pairs)
 
 
 def auc_interval(value: float, positives: int, negatives: int, *, error: float = _ERROR) -> Interval:
-    """Return an interval of the area under the curve that misses with chance ``error``.
-
-    Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic. Part 2", method
-    5, with Student's t of the smaller side.
+    """Return an interval of the area under the curve that misses with chance ``error`` (Newcombe 2006, part 2, method
+    5).
     """
     z = float(student.ppf(1 - error / 2, max(min(positives, negatives) - 1, 1)))
     typical = (positives + negatives) / 2 - 1
@@ -158,7 +154,7 @@ def auc_interval(value: float, positives: int, negatives: int, *, error: float =
 
 
 def accuracy_bound(epsilon: float, delta: float) -> float:
-    """Return the largest accuracy of telling two neighboring data sets apart under (epsilon, delta).
+    """Return the largest accuracy of telling two neighboring data sets apart.
 
     True minus false positive rate is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1) (Kairouz, Oh, Viswanath 2015,
     Theorem 2.1 and Remark 2.2).

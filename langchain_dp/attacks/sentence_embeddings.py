@@ -1,4 +1,4 @@
-"""Vectors of texts by a transformer."""
+"""Vectors of texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class SentenceEmbeddings:
         longest: Most tokens of a text. The rest is cut.
 
     Raises:
-        InvalidParameter: The folder does not exist, or a value is out of bounds.
         MissingExtra: torch, transformers or the named model is not installed.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Words of a text, their rarity, and common runs."""
+"""Words, their rarity, and common runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ _FUNCTION = (
 )
 
 FUNCTION_WORDS = frozenset(_FUNCTION.split())
-"""Words that never count as rare."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -47,28 +46,23 @@ class Word:
 
 
 def words_of(text: str) -> list[Word]:
-    """Return words, or each letter in writing without spaces."""
     return [Word(folded(found[0]), found.start(), found.end()) for found in _WORD.finditer(plain(text))]
 
 
 def weight(words: Iterable[str]) -> float:
-    """Count words. A letter of writing without spaces counts half."""
     return sum(0.5 if _UNSPACED.fullmatch(word) else 1.0 for word in words)
 
 
 def bare(word: str) -> str:
-    """Remove a final 's."""
     return word.removesuffix("'s")
 
 
 def folded(text: str) -> str:
-    """Remove case, accents and invisible characters, and unify forms of a letter."""
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold()))
     return unicodedata.normalize("NFKC", seen.translate(_STROKES))
 
 
 def plain(text: str) -> str:
-    """Replace apostrophes, one by one."""
     return text.translate(_APOSTROPHES)
 
 
@@ -84,17 +78,16 @@ class Rarity:
         return math.log2((self._count + 1) / 2)
 
     def bits(self, word: str) -> float:
-        """Return the information of a word."""
         if word in FUNCTION_WORDS:
             return 0.0
         return math.log2((self._count + 1) / (self._found[word] + 1)) if self._found[word] < self._count else 0.0
 
     def rare(self, word: str) -> bool:
-        """Return whether a word is in one text, or in at most one of a hundred."""
+        """Return whether at most 1% of texts hold a word."""
         return word not in FUNCTION_WORDS and self._found[word] <= max(1, self._count // 100)
 
     def common(self, word: str) -> bool:
-        """Return whether a word is a function word, or in a tenth of at least a hundred texts."""
+        """Return whether a tenth of texts hold a word."""
         return word in FUNCTION_WORDS or (self._count >= 100 and 10 * self._found[word] >= self._count)
 
 
@@ -109,7 +102,7 @@ class Prompt:
             self._places[tuple(words[at : at + shortest])].append(at)
 
     def runs(self, row: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-        """Yield maximal common runs as (place in the prompt, place in the row, length)."""
+        """Yield (place in the prompt, place in the row, length)."""
         for start in range(len(row) - self._shortest + 1):
             for at in self._places.get(tuple(row[start : start + self._shortest]), ()):
                 if start and at and row[start - 1] == self._words[at - 1]:
@@ -125,7 +118,6 @@ class Prompt:
 
 
 def covered(words: Sequence[str], texts: Sequence[Sequence[str]], shortest: int) -> list[bool]:
-    """Return which words are in a shared run of ``shortest`` words or a whole text."""
     known = [False] * len(words)
     for text in texts:
         for at, _, length in Prompt(words, min(shortest, len(text)) or 1).runs(text):

@@ -1,7 +1,4 @@
-"""The epsilon that two frequencies disprove, by Clopper-Pearson limits.
-
-An (epsilon, delta) claim says P(S) <= e^epsilon Q(S) + delta for every event S and all neighbors.
-"""
+"""The epsilon that two frequencies disprove, by Clopper-Pearson limits."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
     """Return the largest epsilon that an event's frequencies on two neighboring data sets disprove, or 0.
 
     Args:
-        hits: Count of the event on the data set where it is more likely.
-        other_hits: Count on the other.
+        hits: Count of the event where it is more likely.
+        other_hits: Count on the other data set.
         runs: Independent runs on each.
         delta: Of the claim.
-        error: Largest chance that the true epsilon is below the answer.
+        error: Largest chance that the answer is too large.
 
     Formal guarantee:
         With probability at least 1 - ``error`` the mechanism is not (epsilon', delta)-private for any epsilon' below
@@ -40,10 +37,10 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
 
 
 def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
-    """Return the fewest runs per data set that can disprove ``epsilon``, by an event that always tells the two apart.
+    """Return the fewest runs per data set that can disprove ``epsilon``, below 700 nats.
 
     Args:
-        epsilon: The claim, in nats, below 700.
+        epsilon: The claim.
         delta: Of the claim.
         error: Largest chance that a true claim is disproved.
 

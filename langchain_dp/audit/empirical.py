@@ -1,11 +1,6 @@
-"""A lower bound on epsilon from many runs on two neighboring data sets.
+"""A lower bound on epsilon from many runs on two neighboring data sets (Jagielski, Ullman, Oprea, NeurIPS 2020).
 
-A pilot chooses the event, and fresh runs test it. A fixed number of looks share the error.
-
-References:
-    [1] Jagielski, Ullman, Oprea. Auditing differentially private machine learning. NeurIPS 2020 (the bound).
-    [2] Ding, Wang, Wang, Zhang, Kifer. Detecting violations of differential privacy. CCS 2018 (choice of the event).
-    [3] Nasr et al. Tight auditing of differentially private machine learning. USENIX Security 2023 (Gaussian pairs).
+A pilot chooses the event (Ding et al., CCS 2018), and fresh runs test it. A fixed number of looks share the error.
 """
 
 from __future__ import annotations
@@ -41,13 +36,13 @@ class AuditResult:
         epsilon: Lower bound of the true epsilon, in nats.
         claimed: The claim, in nats.
         delta: Of the claim and the bound.
-        error: Largest chance that the bound is above the true epsilon.
+        error: Largest chance that the bound is too large.
         runs: Runs on each data set, with the pilot.
         tested: Runs on each data set behind the bound.
-        hits: Count of the event on the data set where it is more likely.
+        hits: Count of the event on the ``likelier`` data set.
         other_hits: Count on the other.
         event: The event in words.
-        likelier: That data set, "one" or "other".
+        likelier: "one" or "other".
 
     Examples:
         >>> found = audit_mechanism(count, ["canary"], ["other"], epsilon=0.5, delta=0.0)
@@ -100,7 +95,7 @@ def audit_mechanism(
     """Run a mechanism repeatedly on two data sets, and bound its epsilon from below.
 
     Args:
-        mechanism: Takes a data set and returns a release, with fresh randomness in each call.
+        mechanism: Takes a data set and returns a release, with fresh randomness.
         one: A data set.
         other: A neighbor of it, such as one of :func:`canary_pair`.
         epsilon: The claim for one call, in nats.
@@ -110,9 +105,6 @@ def audit_mechanism(
         runs: Most calls on each data set. A fifth chooses the event.
         error: Largest chance that a true claim is disproved.
         progress: Show a progress bar.
-
-    Returns:
-        The bound beside the claim. The test stops early once the claim is disproved.
 
     Raises:
         InvalidParameter: The data sets are equal or no neighbors, or ``runs`` cannot disprove the claim. The message
@@ -206,10 +198,6 @@ class Event:
 def choose_event(
     one: Sequence[Any], other: Sequence[Any], *, numeric: bool, runs: int, delta: float, error: float
 ) -> Event:
-    """Return the event with the largest bound at the pilot's frequencies, among level sets of the likelihood ratio
-    (Neyman and Pearson).
-    """
-
     def promise(hits: float, other_hits: float) -> float:
         # Add half a hit: an unseen outcome is not impossible.
         share, other_share = (hits + 0.5) / (len(one) + 1), (other_hits + 0.5) / (len(one) + 1)

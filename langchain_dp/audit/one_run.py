@@ -1,7 +1,4 @@
-"""A lower bound on epsilon from one run of a pipeline: guess which of m canaries were in.
-
-Reference: Steinke, Nasr, Jagielski. Privacy auditing with one (1) training run. NeurIPS 2023, Theorem 5.2.
-"""
+"""A lower bound on epsilon from one run of a pipeline (Steinke, Nasr, Jagielski, NeurIPS 2023, Theorem 5.2)."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ _STEP = 0.05
 def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """Return the largest chance of so many correct guesses under (epsilon, delta).
 
-    P(W >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, with f(v) the chance that a binomial variable of r trials
-    at e^epsilon / (1 + e^epsilon) is at least v (Theorem 5.2).
+    It is f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, with f(v) the chance that a binomial variable of r trials at
+    e^epsilon / (1 + e^epsilon) is at least v.
     """
     right = 1 / (1 + math.exp(-epsilon))
     above = binom.sf(np.arange(correct - 1, -2, -1), guesses, right)  # f(v), f(v-1), ..., f(0)
@@ -44,11 +41,11 @@ def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, er
     """Return the largest epsilon that these guesses disprove at ``delta``, or 0.
 
     Args:
-        canaries: Number of coins m.
-        guesses: Number of guesses r, at most m. The others are abstentions.
+        canaries: Number of coins.
+        guesses: Number of guesses. The other coins are abstentions.
         correct: Number of correct guesses.
         delta: Of the claim.
-        error: Largest chance that the answer is above the true epsilon.
+        error: Largest chance that the answer is too large.
 
     Formal guarantee:
         Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance and a
@@ -88,7 +85,7 @@ class OneRunAudit:
         epsilon: Lower bound of the true epsilon, in nats.
         claimed: The claim, in nats.
         delta: Of the claim and the bound.
-        error: Largest chance that the bound is above the true epsilon.
+        error: Largest chance that the bound is too large.
         canaries: Number of coins.
         guesses: Number of guesses.
         correct: Number of right guesses.
@@ -136,18 +133,17 @@ def audit_pipeline(
     Args:
         pipeline: Takes one coin per canary (True: it is in) and returns all releases. Under replace-one, a False coin
             puts another record into the slot.
-        score: Takes the releases and a canary's number. Larger if the canary was likelier in.
+        score: Takes the releases and a canary's number. Larger if it was likelier in.
         canaries: Number of canaries, above :func:`canaries_needed`, because half of the guesses are "in" for any coins.
         epsilon: The claim for all releases, in nats.
         delta: Of the claim.
-        guesses: Number of guesses: half "in" for the highest scores, half "out" for the lowest. None: half of the
-            canaries.
+        guesses: Number of guesses, half "in" for the highest scores, half "out". None: half of the canaries.
         error: Largest chance that a true claim is disproved.
         rng: Source of the coins.
 
     Raises:
-        InvalidParameter: Canaries or guesses are too few to disprove the claim in 9 of 10 runs. The message gives a
-            sufficient number. Or a score is no number.
+        InvalidParameter: Canaries or guesses cannot disprove the claim in 9 of 10 runs. The message gives a sufficient
+            number.
 
     Formal guarantee:
         As :func:`one_run_bound`. The pipeline must be private against a change of any one coin.
@@ -182,13 +178,9 @@ def audit_pipeline(
 
 
 def canaries_needed(epsilon: float, *, error: float) -> int:
-    """Return the fewest guesses that disprove ``epsilon`` at delta 0 if all are right.
+    """Return the fewest guesses that disprove ``epsilon``, below 700 nats, at delta 0 if all are right.
 
     :func:`audit_pipeline` needs more canaries, and its error names the number.
-
-    Args:
-        epsilon: The claim, in nats, below 700.
-        error: Largest chance that a true claim is disproved.
 
     Examples:
         >>> canaries_needed(1.0, error=1e-3)
@@ -213,8 +205,6 @@ def _score(given: object) -> float:
 
 
 def _check_canaries(canaries: int, guesses: int | None, *, epsilon: float, delta: float, error: float) -> None:
-    """Require that these guesses can accuse a pipeline that shows every coin."""
-
     def seen(count: int) -> float:
         return _power(count, _half(count) if guesses is None else guesses, epsilon, delta, error)
 
@@ -254,7 +244,6 @@ def _least(seen: Callable[[int], float], canaries: int) -> int | None:
 
 
 def _power(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> float:
-    """Return the chance that a pipeline which shows every coin is disproved."""
     into = np.arange(canaries + 1)
     correct = np.minimum(into, (guesses + 1) // 2) + np.minimum(canaries - into, guesses // 2)
     accused = correct >= _enough_right(canaries, guesses, epsilon, delta, error)
@@ -262,7 +251,6 @@ def _power(canaries: int, guesses: int, epsilon: float, delta: float, error: flo
 
 
 def _enough_right(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> int:
-    """Return the fewest right guesses that disprove the claim."""
     low, high = 0, guesses + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Data sets that differ in one record."""
+"""Neighboring data sets."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def canary_pair(
     """Return worst-case examples for a vote in which every example is a subset and names its label (``shots=1``).
 
     Under replace-one the canary votes for the first label in one data set and the second in the other. Under add/remove
-    the other lacks it. :func:`worst_margin` gives the most telling margin.
+    the other lacks it.
 
     Args:
         labels: The public labels, at least two.
-        votes: Votes of the other examples per label.
+        votes: Votes of the other examples per label, see :func:`worst_margin`.
         neighbors: Replace-one or add/remove.
 
     Raises:
@@ -96,12 +96,11 @@ class NamingEngine:
     With one example per subset, a chain over it is the vote of :func:`canary_pair`. It stores prompts, so use made-up
     examples. Each call of an audit needs a fresh chain with its own budget::
 
-        labels, budget = ["yes", "no"], PrivacyBudget(3.0, 0.05)
-
         def answer(examples):
             chain = DPICLClassifier(
-                model=NamingEngine(), examples=examples, labels=labels, budget=budget, max_queries=1,
-                shots=1, subsets=1, sampling=SamplingOptions("fixed", len(examples), 1.0), calibrate=False,
+                model=NamingEngine(), examples=examples, labels=["yes", "no"], budget=PrivacyBudget(3.0, 0.05),
+                max_queries=1, shots=1, subsets=1, sampling=SamplingOptions("fixed", len(examples), 1.0),
+                calibrate=False,
             )
             return chain.invoke("Is the canary there?")
 
@@ -129,7 +128,7 @@ class NamingEngine:
     def score_labels(
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
     ) -> list[list[float] | None]:
-        """Count the lines that end in each word. A member without any abstains."""
+        """Count the examples of each label. A member without any abstains."""
         rows: list[list[float] | None] = []
         for prompt in prompts:
             self.asked[prompt.member] = prompt.body
@@ -173,7 +172,7 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float) -> int:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Compare, and take incomparable values as different."""
+    """Return whether two values are equal. Incomparable ones are not."""
     if one is other:
         return True
     try:

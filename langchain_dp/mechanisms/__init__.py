@@ -1,4 +1,4 @@
-"""Mechanisms that draw releases: charge ``mechanism.event``, then call ``mechanism.release(...)``."""
+"""Mechanisms: charge ``mechanism.event``, then call ``mechanism.release(...)``."""
 
 from __future__ import annotations
 

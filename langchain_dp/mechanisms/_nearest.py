@@ -1,7 +1,4 @@
-"""Exact nearest neighbors in a public table.
-
-The nearest vector maximizes x.w - |w|^2/2: a matrix product in single precision, checked in double.
-"""
+"""Exact nearest neighbors: maximize x.w - |w|^2/2 in single precision, and check in double."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 BUCKET = 1024
-"""The table's length is a multiple of this."""
 ROWS = 512
 _COLUMNS = 2048  # table rows per block: block x points is 4 MB, which stays in the caches of a core
 _NEVER = np.float32(-1e38)  # last column of what is never the nearest: finite, so that no product makes it NaN
@@ -37,7 +33,7 @@ _FAR = 1e30  # products beyond this could overflow in single precision
 
 
 class NearestVector:
-    """A public table that finds its nearest ``allowed`` row to a point. ``vectors`` is (n, d), finite, and copied."""
+    """A public table that finds its nearest ``allowed`` row. ``vectors`` is (n, d), finite, and copied."""
 
     def __init__(self, vectors: NDArray[np.floating], allowed: NDArray[np.bool_]) -> None:
         count, dimension = vectors.shape
@@ -58,7 +54,7 @@ class NearestVector:
         self._largest = largest**0.5
 
     def share(self, folder: Path) -> None:
-        """Share the memory of equal tables between processes, by a file in ``folder``, if it can be used."""
+        """Share memory between processes by a file in ``folder``, if possible."""
         path = folder / f"table-{hashlib.sha256(self._table.data).hexdigest()[:32]}.npy"
         for _ in range(2):
             with contextlib.suppress(OSError, ValueError):  # absent, or cut short
@@ -76,7 +72,7 @@ class NearestVector:
 
     @property
     def vectors(self) -> NDArray[np.float32]:
-        """The table, (n, d), read-only."""
+        """The table, (n, d)."""
         return self._table[: self._count, :-1]
 
     @property
@@ -86,8 +82,8 @@ class NearestVector:
     def below(self, points: Points, stop: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield (first row, squared distances (m, rows)) per block, none above the true one. The array is reused.
 
-        Rows past the table or not allowed are farther than all others. A squared distance is too short by at most 4e-7
-        * (d + 8) * (|x|^2 + |w|^2), and 0 where single precision could overflow.
+        A squared distance is too short by at most 4e-7 * (d + 8) * (|x|^2 + |w|^2), and 0 where single precision could
+        overflow.
         """
         count, dimension = points.shape
         # Rounding of a product of length d+1, in any order of summation, of the point, of the last column and of the
@@ -113,7 +109,7 @@ class NearestVector:
         return self._allowed
 
     def find(self, points: Points) -> Ids:
-        """Return the index of a nearest allowed row in double precision."""
+        """Return a nearest allowed row per point, in double precision."""
         count, dimension = points.shape
         lengths = np.linalg.norm(points, axis=1)
         if lengths.max(initial=0.0) * self._largest > _FAR:
@@ -181,9 +177,9 @@ class NearestVector:
 
 
 def sharded(work: Callable[[S], T], blocks: Iterable[S], threads: int | None) -> Iterator[T]:
-    """Yield ``work`` of every block, in order, from threads with one BLAS thread each.
+    """Yield results in order, from threads with one BLAS thread each.
 
-    The caller's thread takes the blocks, so draws keep their order. Without threadpoolctl, blocks run one by one.
+    The caller's thread takes the blocks, so draws keep their order.
     """
     threads = threads or processors()
     limited = _BLAS.at_one_thread() if threads > 1 else None
@@ -210,7 +206,6 @@ class _Blas:
         self._limits: Any = None
 
     def at_one_thread(self) -> contextlib.AbstractContextManager[None] | None:
-        """Limit BLAS, or return None."""
         if "1" in (os.environ.get("OMP_NUM_THREADS"), os.environ.get("OPENBLAS_NUM_THREADS")):
             return contextlib.nullcontext()
         try:

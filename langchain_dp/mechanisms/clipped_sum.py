@@ -1,9 +1,8 @@
-"""The next token of a private text: an exponential mechanism on clipped differences from the public model.
+"""The next token of a private text, by an exponential mechanism on clipped differences from the public model.
 
 References:
-    [1] Vinod, Pillutla, Thakurta. InvisibleInk: high-utility and low-cost text generation with differential privacy.
-        2025 (clipped differences from the public model).
-    [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
+    [1] Vinod, Pillutla, Thakurta. InvisibleInk. 2025.
+    [2] Dong, Durfee, Rogers. ICML 2020.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 Scores = NDArray[np.float64]
 
 GRID = 64
-"""A member adds one of -64, ..., 64 to a token's exponent."""
+"""Whole steps in the clip."""
 _PUBLIC_WEIGHT = 2**200
-"""Weight of the public model's likeliest token. The least weight, 1, is 139 nats below."""
+"""Weight of the likeliest token. The least, 1, is 139 nats below."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ class ClippedSum:
     def clipped(
         cls, clip: float, *, members: int, tokens: int, sampling_probability: float = 1.0, temperature: float = 1.0
     ) -> ClippedSum:
-        """Return the mechanism with this clip, in nats. A clip without privacy raises InvalidParameter."""
+        """Return the mechanism with this clip, in nats."""
         validate.number("clip", clip, above=0.0)
         validate.integer("members", members, at_least=1)
         validate.number("temperature", temperature, at_least=0.05, at_most=100.0)
@@ -84,7 +83,7 @@ class ClippedSum:
 
     @property
     def clip(self) -> float:
-        """Bound in nats on a member's difference from the public model."""
+        """Largest difference of a member from the public model, in nats."""
         return self.event.epsilon0 * self.members * self.temperature / 4
 
     def release(
@@ -97,9 +96,6 @@ class ClippedSum:
             public: Finite log-probabilities of public candidates, in nats, normalized over the vocabulary.
             members: The same per member. None for a failed member.
             rng: Source of randomness.
-
-        Raises:
-            InvalidParameter: ``public`` is empty or not finite, or a member's row has another length or no numbers.
         """
         known = np.asarray(public, dtype=np.float64)
         if known.ndim != 1 or not known.size or not np.isfinite(known).all():
@@ -125,7 +121,6 @@ class ClippedSum:
 
 
 def _numbers(row: object) -> Scores:
-    """Convert a row, whose contents no error shows."""
     with contextlib.suppress(TypeError, ValueError):
         return np.asarray(row, dtype=np.float64)
     raise InvalidParameter("Expected every member's row to hold numbers alone. Give None for one that has none.")

@@ -1,12 +1,7 @@
-"""The exponential mechanism over whole counts, drawn exactly.
+"""The exponential mechanism over whole counts (McSherry, Talwar, FOCS 2007), drawn exactly.
 
-The base e^epsilon is rounded down to a rational number [2], by less than 2^-63 of epsilon. :func:`draw` takes digits of
-a uniform number [3] until bounds of the weights leave one outcome.
-
-References:
-    [1] McSherry, Talwar. Mechanism design via differential privacy. FOCS 2007.
-    [2] Ilvento. Implementing the exponential mechanism with base-2 differential privacy. CCS 2020.
-    [3] Knuth, Yao. The complexity of nonuniform random number generation. 1976.
+The base e^epsilon is rounded down to a rational number (Ilvento, CCS 2020), by less than 2^-63 of epsilon. :func:`draw`
+takes digits of a uniform number (Knuth, Yao 1976) until bounds of the weights leave one outcome.
 """
 
 from __future__ import annotations
@@ -58,9 +53,6 @@ class Exponential:
         Args:
             counts: One whole number of at least 0 per public candidate.
             rng: Source of randomness.
-
-        Raises:
-            InvalidParameter: There are no candidates, or a count is no whole number.
         """
         validate.integer("number of counts", len(counts), at_least=1, remedy="Give one count per candidate.")
         check_counts(counts)
@@ -108,7 +100,7 @@ def draw(rng: Randomness, base: Fraction, exponents: Sequence[int], factors: Seq
 
 
 def _power(ratio: Fraction, exponent: int, bits: int) -> tuple[int, int]:
-    """Return whole bounds of ratio^exponent * 2^bits, for a ratio in (0, 1]."""
+    """Bound ratio^exponent * 2^bits, for a ratio in (0, 1]."""
     low = high = 1 << bits
     square_low = (ratio.numerator << bits) // ratio.denominator
     square_high = -(-(ratio.numerator << bits) // ratio.denominator)
@@ -121,10 +113,7 @@ def _power(ratio: Fraction, exponent: int, bits: int) -> tuple[int, int]:
 
 
 def _settled(uniform: int, bits: int, low: Sequence[int], high: Sequence[int]) -> int | None:
-    """Return the outcome of every real u in [uniform, uniform + 1) / 2^bits, if it is one.
-
-    u belongs to the first outcome whose cumulative weight exceeds u times the sum.
-    """
+    """Return the outcome that all u in [uniform, uniform + 1) / 2^bits share, if any."""
     reached_low, reached_high = uniform * sum(low), (uniform + 1) * sum(high)
     below = above = 0
     for index in range(len(low) - 1):

@@ -21,12 +21,12 @@ _MOVED, _APPEARED = 2, 1  # votes by which a token that a neighbour lacks can st
 
 @dataclasses.dataclass(frozen=True)
 class LimitedDomain(Generic[T]):
-    r"""Report the most voted token of a large vocabulary, with noise, or None ("bottom") where none stands out.
+    r"""Report the noisy most voted token of a large vocabulary, or None ("bottom") where none stands out.
 
-    It puts Gumbel noise of scale 2/epsilon0 on the ``kbar`` largest counts and on a bottom of h_(kbar+1) + s +
-    (2/epsilon0) ln((1-delta0)/delta0), and takes the argmax. h_(kbar+1) is the largest count left out, or 0. s is 2
-    when votes move, 1 when they only appear. Tokens without votes are no candidates. A domain of at most ``kbar``
-    outcomes gets the plain exponential mechanism over all of them, and never None.
+    Gumbel noise of scale 2/epsilon0 goes on the ``kbar`` largest counts and on a bottom of h_(kbar+1) + s +
+    (2/epsilon0) ln((1-delta0)/delta0), with h_(kbar+1) the largest count left out, or 0. s is 2 when votes move, 1 when
+    they only appear. The argmax is released. Tokens without votes are no candidates. A domain of at most ``kbar``
+    outcomes gets the plain exponential mechanism, and never None.
 
     Args:
         event: Cost of one call: bounded-range parameter ``epsilon0``, in nats, and mass ``delta0`` that the threshold
@@ -40,16 +40,15 @@ class LimitedDomain(Generic[T]):
         ``moved_votes=False``, for zero-out only, it is so with epsilon0/2. One call costs ``event``.
 
         P(token) is proportional to b^(h_token) and P(None) to m b^(h_(kbar+1) + s), with b = e^(epsilon0/2) and m =
-        (1-delta0)/delta0 [1, 2]. The exact draw rounds b down to a rational and m up to a whole number. This is the
-        mechanism at epsilon' = 2 ln b <= epsilon0 and delta' = 1/(1+m) <= delta0.
+        (1-delta0)/delta0 [1, 2]. The exact draw rounds b down to a rational and m up to a whole number, which lowers
+        epsilon0 and delta0.
 
         Ties go to the smaller token, so one vote removes at most one candidate. That token had at most h_(kbar+1) + s
         votes, hence a mass of at most 1/(1+m).
 
     References:
-        [1] Durfee, Rogers. Practical differentially private top-k selection with pay-what-you-get composition. NeurIPS
-            2019, Section 5 (with s = 1: a record adds votes and never moves one).
-        [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
+        [1] Durfee, Rogers. NeurIPS 2019, Section 5 (with s = 1: a record never moves a vote).
+        [2] Dong, Durfee, Rogers. ICML 2020.
 
     Examples:
         >>> mechanism = LimitedDomain(LimitedDomainEvent(1.0, 1e-6), domain=50_000)
@@ -75,8 +74,8 @@ class LimitedDomain(Generic[T]):
         """Return a token or None. Both cost the same, and only they may leave.
 
         Args:
-            votes: Votes per token. A vote outside of a listed ``domain`` is an abstention, because an error would
-                reveal its record.
+            votes: Votes per token. A vote outside of a listed ``domain`` abstains, because an error would reveal its
+                record.
             rng: Source of randomness.
 
         Raises:
@@ -88,7 +87,7 @@ class LimitedDomain(Generic[T]):
         return candidates[draw(rng or SystemRandomness(), base, exponents, factors)][0]
 
     def _candidates(self, votes: Mapping[T, int]) -> list[tuple[T | None, int, int]]:
-        """Return triples (outcome, x, m) with P(outcome) proportional to m b^x."""
+        """Return triples (outcome, x, m): P(outcome) is proportional to m b^x."""
         if not isinstance(votes, Mapping) or not _are_tokens(votes):
             raise InvalidParameter(
                 "Expected votes to map whole numbers or strings to counts. Give a collections.Counter."

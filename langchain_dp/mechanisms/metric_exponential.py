@@ -1,7 +1,7 @@
 """The exponential mechanism of metric privacy.
 
-A draw takes a bucket of rows by an upper bound of its weight, then a row by its exact weight, and repeats draws that
-fall between weight and bound. So rough bounds change the time and not the law.
+A draw takes a bucket by an upper bound of its weight, then a row by its exact weight, and repeats draws between weight
+and bound. So rough bounds change the time and not the law.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ Points = NDArray[np.float64]
 Bounds = NDArray[np.float32]
 
 CACHE_BYTES = 64 * 2**20
-"""Memory for the cache of words."""
 BUCKETS = 512
-"""Most buckets of a table of up to 524,288 rows."""
 _BESIDE = 512  # bytes that keeping a word takes beside its bounds
 _TOGETHER = 128  # words whose bounds are worked out in one matrix product, and in one thread
 _GROUP = 1024  # words whose bounds are held at once beside the cache
@@ -53,10 +51,10 @@ class MetricExponential:
 
     Formal guarantee:
         For two inputs of the same number of points, the chance of any output changes by at most a factor of exp(eta *
-        sum_i |x_i - x'_i|). One draw costs ``event``. This holds for real numbers. Double precision moves distances and
-        weights by about 1e-8 in relative terms, and shares by at most 2^-50. Rounding shares up to multiples of 2^-63
-        moves the chance of any set of words by less than 1e-15. Every allowed row keeps a chance above 0, and the draw
-        by whole numbers is exact. Bounds exceed weights by more than rounding, so refused draws change no chance.
+        sum_i |x_i - x'_i|). One draw costs ``event``. This holds for real numbers. Double precision moves weights by
+        about 1e-8 and shares by at most 2^-50, in relative terms. Rounding shares up to multiples of 2^-63 moves the
+        chance of any set of words by less than 1e-15. Every allowed row keeps a chance above 0. The draw is exact.
+        Bounds exceed weights by more than rounding, so refused draws change no chance.
 
     Examples:
         >>> mechanism = MetricExponential(MetricEvent(1000.0), table)  # so large an eta hides nothing
@@ -90,11 +88,8 @@ class MetricExponential:
 
         Args:
             keys: Private. Equal keys have equal points in all calls.
-            points: Returns the points of distinct keys, (k, d), some at a time.
+            points: Returns the points of distinct keys, (k, d).
             rng: Source of randomness.
-
-        Raises:
-            InvalidParameter: The points do not fit the table.
         """
         source = rng or SystemRandomness()
         bits = _bits(source, len(keys))
@@ -113,7 +108,7 @@ class MetricExponential:
         return rows
 
     def _bounded(self, keys: Ids, points: Points) -> tuple[Points, Bounds]:
-        """Return distances to the nearest rows, and cached or new bounds of the buckets' weights.
+        """Return distances to the nearest rows, and bounds of the buckets' weights.
 
         A row weighs exp(-(eta/2) (|x - w| - |x - nearest|)), a bucket the sum of its rows.
         """
@@ -165,14 +160,12 @@ class MetricExponential:
         return nearest, bounds
 
     def _distances(self, bucket: int, points: Points) -> Points:
-        """Return (points, rows) distances, infinite to rows that are not allowed."""
         rows = slice(bucket * self._size, (bucket + 1) * self._size)
         distance = distances(self.table, points, rows)
         distance[:, ~self.table.allowed[rows]] = np.inf
         return distance
 
     def _weights(self, distance: Points, nearest: Points | float) -> Points:
-        """Return weights, at most 1."""
         distance -= nearest
         np.maximum(distance, 0.0, out=distance)
         distance *= -self.event.eta / 2
@@ -181,7 +174,6 @@ class MetricExponential:
     def _drawn(
         self, points: Points, nearest: Points, bounds: Bounds, which: Ids, bits: NDArray[np.uint64], source: Randomness
     ) -> Ids:
-        """Return a row per draw. Bounds that refused one become tight."""
         rows = np.full(len(which), -1)
         left = np.arange(len(which))
         while len(left):
@@ -194,7 +186,7 @@ class MetricExponential:
         return rows
 
     def _tried(self, points: Points, nearest: Points, bounds: Bounds, which: Ids, bits: NDArray[np.uint64]) -> Ids:
-        """Return a row per draw, or -1 where it is refused."""
+        """Draw a row each, or -1 for a refusal."""
         shares = bounds / bounds.sum(axis=1, keepdims=True, dtype=np.float64)
         cumulative = np.cumsum(_whole(shares, self._open), axis=1)
         buckets = np.empty(len(which), dtype=np.int64)
@@ -224,7 +216,7 @@ class MetricExponential:
 
 
 class _Kept:
-    """Bounds of recent words, copied so that no view holds a whole group."""
+    """Bounds of recent words. Copies, because views hold whole groups."""
 
     def __init__(self, most: int) -> None:
         self.words: OrderedDict[int, tuple[float, Bounds]] = OrderedDict()
@@ -246,7 +238,6 @@ class _Kept:
 
 
 def weights(table: NearestVector, points: Points, eta: float) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield (first row, weights (points, rows)) per block."""
     nearest = np.linalg.norm(points - table.vectors[table.find(points)], axis=1)
     for start in range(0, len(table.vectors), _COLUMNS):
         distance = distances(table, points, slice(start, start + _COLUMNS))
@@ -257,7 +248,6 @@ def weights(table: NearestVector, points: Points, eta: float) -> Iterator[tuple[
 
 
 def distances(table: NearestVector, points: Points, rows: slice) -> NDArray[np.float64]:
-    """Return (points, rows) distances, precise even near 0."""
     block = table.vectors[rows].astype(np.float64)
     squares = np.einsum("ij,ij->i", points, points)[:, None] + table.squares[rows]
     apart = squares - 2.0 * (points @ block.T)
@@ -274,17 +264,15 @@ def _settled(
 
 
 def _whole(share: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Return whole shares of almost 2^63, at least 1 where allowed."""
+    """Return shares of almost 2^63, at least 1 where allowed."""
     return np.where(allowed, (share * _WHOLE).astype(np.uint64) + np.uint64(1), np.uint64(0))
 
 
 def _tight(weight: Points) -> np.float32:
-    """Bound the sum above rounding."""
     return np.float32(max(weight.sum() * (1 + 2.0**-20), _LEAST))
 
 
 def _bits(source: Randomness, count: int) -> NDArray[np.uint64]:
-    """Return two uniform numbers below 2^63 per draw."""
     return words(source, count, 2) >> np.uint64(1)
 
 

@@ -19,11 +19,11 @@ _STEP = 2**14  # numbers drawn at once: their bits and functions stay in a core'
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MetricLaplace:
-    """Add noise to every point and report the nearest allowed row of a public table.
+    """Add noise to every point and report the nearest allowed row of a public table (Feyisetan, Balle, Drake, Diethe
+    2020).
 
     The noise z has density proportional to exp(-eta |z|) (Wu et al. 2017, Appendix E): a Gamma distributed length of
-    shape d and scale 1/eta, in a uniform direction. (A direction from the unit ball would give no finite eta.) See
-    Feyisetan, Balle, Drake and Diethe 2020.
+    shape d and scale 1/eta, in a uniform direction. (A direction from the unit ball would give no finite eta.)
 
     Args:
         event: Cost of one release. Its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
@@ -34,8 +34,8 @@ class MetricLaplace:
         For two inputs of the same number of points, the chance of any output changes by at most a factor of exp(eta *
         sum_i |x_i - x'_i|) (Chatzikokolakis, Andrés, Bordenabe and Palamidessi 2013). One release costs ``event``. This
         is proven for real numbers. In double precision, each noise number has 52 random bits, so noisy points have
-        holes, and no noise is longer than 37/eta per dimension. Only the nearest row leaves. Its chance is off by about
-        2^-52 per dimension, an estimate and no proof. An output less likely than that may never occur.
+        holes. Only the nearest row leaves. Its chance is off by about 2^-52 per dimension, an estimate and no proof. An
+        output less likely than that may never occur.
 
     Examples:
         >>> mechanism = MetricLaplace(MetricEvent(1000.0), table)  # so large an eta hides nothing
@@ -54,15 +54,7 @@ class MetricLaplace:
         checked_eta(self.event.eta)
 
     def release(self, points: NDArray[np.floating], *, rng: Randomness | None = None) -> NDArray[np.int64]:
-        """Return one row number per point. Only these may leave.
-
-        Args:
-            points: Private points, (m, d), one per token.
-            rng: Source of randomness.
-
-        Raises:
-            InvalidParameter: The points do not fit the table.
-        """
+        """Return one row number per private point, (m, d). Only these may leave."""
         points = checked(points, self.table)
         source = rng or SystemRandomness()
 
@@ -93,7 +85,7 @@ class Noise:
         self._words = Words(rng, count, dimension + self._pairs)
 
     def vectors(self) -> NDArray[np.float64]:
-        """Return the vectors. Call it once."""
+        """Return the vectors. A second call returns others."""
         count, dimension = self._shape
         drawn = np.empty(self._shape)
         step = max(1, _STEP // dimension)

@@ -13,12 +13,10 @@ from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, dis
 GRID = 4096
 """Noise is drawn on multiples of 1/GRID votes.
 
-From 0.3 votes up, its profile exceeds the continuous Gaussian's by less than 1e-6 in relative terms, which the
-accountant's rounding covers (enumerated in the tests).
+From 0.3 votes up, its profile exceeds the continuous one by less than 1e-6, which the accountant's rounding covers.
 """
 
 LEAST_SIGMA = 0.3
-"""Smallest noise, in votes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,15 +64,7 @@ class ReportNoisyMax:
         validate.number("sigma", self.event.sigma, at_least=LEAST_SIGMA, remedy=remedy)
 
     def release(self, counts: Sequence[int], *, rng: Randomness | None = None) -> NoisyMax:
-        """Return winner and noisy counts. Only these may leave.
-
-        Args:
-            counts: Votes per label of the public label set.
-            rng: Source of randomness.
-
-        Raises:
-            InvalidParameter: There are fewer than two labels.
-        """
+        """Return winner and noisy counts of the votes per label. Only these may leave."""
         validate.integer("number of labels", len(counts), at_least=2)
         rng = rng or SystemRandomness()
         variance = (Fraction(self.event.sigma) * GRID) ** 2

@@ -1,6 +1,6 @@
-"""Sources of random bits, and samplers without floating point, whose holes would betray the noiseless value.
+"""Random bits, and samplers without floating point, whose holes would betray the noiseless value.
 
-Reference: Canonne, Kamath, Steinke. The Discrete Gaussian for Differential Privacy. NeurIPS 2020, Algorithms 1-3.
+Reference: Canonne, Kamath, Steinke. The Discrete Gaussian for Differential Privacy. NeurIPS 2020.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Randomness(Protocol):
         ...
 
     def randbelow(self, upper: int) -> int:
-        """Draw from [0, upper)."""
+        """Return a uniform integer in [0, upper)."""
         ...
 
 
@@ -51,7 +51,7 @@ class SystemRandomness:
     private = True
 
     def randbelow(self, upper: int) -> int:
-        """Draw from [0, upper)."""
+        """Return a uniform integer in [0, upper)."""
         return secrets.randbelow(upper)
 
 
@@ -74,7 +74,7 @@ class NotPrivateSeededRandomness:
         self._random = random.Random(int(seed))  # noqa: S311  # reproducible on purpose, and labelled so
 
     def randbelow(self, upper: int) -> int:
-        """Draw from [0, upper)."""
+        """Return a uniform integer in [0, upper)."""
         return self._random.randrange(upper)
 
 
@@ -144,7 +144,7 @@ def words(rng: Randomness, rows: int, columns: int) -> NDArray[np.uint64]:
 
 
 class Words:
-    """Uniform 64-bit numbers, each given out once. Seeded ones are drawn at once, independent of the threads' order."""
+    """Uniform 64-bit numbers. Seeded ones do not depend on the threads' order."""
 
     def __init__(self, rng: Randomness, rows: int, columns: int) -> None:
         self._rng = rng
@@ -152,7 +152,7 @@ class Words:
         self._drawn = None if isinstance(rng, SystemRandomness) else words(rng, rows, columns)
 
     def uniforms(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Return midpoints of a grid of 2^-52, strictly between 0 and 1."""
+        """Return midpoints of a grid of 2^-52."""
         drawn = words(self._rng, stop - start, self._columns) if self._drawn is None else self._drawn[start:stop]
         numbers = (drawn >> np.uint64(12)).astype(np.float64)
         numbers += 0.5

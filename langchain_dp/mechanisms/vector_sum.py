@@ -1,4 +1,4 @@
-"""A noisy sum of bounded vectors."""
+"""Noisy sums of vectors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, dis
 Whole = NDArray[np.int64]
 
 NORM = 4096
-"""Largest L2 norm, in grid steps."""
 LEAST_STEPS = 1024
 """Smallest standard deviation of the noise, in grid steps.
 
-From there on, the discrete Gaussian's profile exceeds the continuous one's by less than 3e-6 in relative terms at any
-delta of at least 1e-9, less than the accountant's own rounding.
+There the discrete Gaussian's profile exceeds the continuous one's by less than 3e-6 at any delta of at least 1e-9, less
+than the accountant's own rounding.
 """
 _MOST_STEPS = 2.0**50  # noise of more would leave the whole numbers of 64 bits, after the charge
 
@@ -61,12 +60,7 @@ class VectorSum:
         )
 
     def release(self, total: Whole, *, rng: Randomness | None = None) -> Whole:
-        """Return the noisy total of all records. Only this may leave.
-
-        Args:
-            total: Private sum over all records, whole numbers of any shape.
-            rng: Source of randomness.
-        """
+        """Return the noisy total of all records. Only this may leave. ``total`` holds whole numbers of any shape."""
         if not np.issubdtype(total.dtype, np.integer):
             raise InvalidParameter(f"Expected a total of whole numbers, not {total.dtype}. Sum integer vectors.")
         rng = rng or SystemRandomness()

@@ -1,7 +1,7 @@
 """Transactions on the database under a store, one at a time in a process, never over a fork.
 
-Group commit: one thread runs all pending writes in one transaction. A failing write is undone alone. No write returns
-before the synced commit.
+One thread runs all pending writes in one transaction. A failing write is undone alone. No write returns before the
+synced commit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class LockUnavailable(Exception):  # no error: the caller words it
 
 
 Together = Callable[["Connection", Sequence[Any]], Any]
-"""Runs several writes for one result. None: run them one by one."""
 
 
 class _Write:
@@ -56,7 +55,6 @@ class _Write:
 
 
 def _settle(group: Sequence[_Write], error: Exception | None = None) -> None:
-    """End the wait of a group's threads."""
     for write in group:
         if error is not None:  # a copy for each thread: an error collects the frames that it passes
             write.error = error if len(group) == 1 else type(error)(*error.args)
@@ -64,7 +62,7 @@ def _settle(group: Sequence[_Write], error: Exception | None = None) -> None:
 
 
 class Backend(abc.ABC):
-    """Transactions on one ledger at ``path``, or in memory (None). A given ``ledger_id`` must exist."""
+    """Transactions on a ledger, or in memory (``path`` None). A given ``ledger_id`` must exist."""
 
     errors: ClassVar[type[Exception]]  # of the database
     lost_key: ClassVar[str]  # the remedy for a lost or wrong key, a sentence with a placeholder for the key
@@ -87,16 +85,14 @@ class Backend(abc.ABC):
     def _memory(self) -> Connection: ...
 
     @abc.abstractmethod
-    def _find_or_make(self, fill: Callable[[Connection], str]) -> None:
-        """Find the ledger, or make it atomically."""
+    def _find_or_make(self, fill: Callable[[Connection], str]) -> None: ...
 
     @abc.abstractmethod
-    def _open(self, wait: float) -> Connection:
-        """Connect with durable commits, and set ``ledger_id``."""
+    def _open(self, wait: float) -> Connection: ...
 
     @abc.abstractmethod
     def _begin(self, write: bool, wait: float) -> Connection:
-        """Begin a locked transaction. Refuse a replaced ledger or one that lost durability."""
+        """Begin a locked transaction. Refuse a ledger that was replaced or lost durability."""
 
     @abc.abstractmethod
     def _commit(self, connection: Connection, wait: float) -> None: ...
@@ -110,20 +106,18 @@ class Backend(abc.ABC):
         """Return damage, or ""."""
 
     @abc.abstractmethod
-    def newest_id(self, connection: Connection) -> int:
-        """Return the highest id that an entry ever had."""
+    def newest_id(self, connection: Connection) -> int: ...
 
     @property
     @abc.abstractmethod
     def key_file(self) -> str:
-        """Path of the key, outside of the ledger's own data."""
+        """Path of the key, never inside the ledger's data."""
 
     @abc.abstractmethod
     def _hold(self, name: str) -> Callable[[], None]:
-        """Take the lock of a run and return its release. Death frees it."""
+        """Take a run's lock and return its release. Death frees it."""
 
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
-        """Find or make the ledger, then verify and write it."""
         if self.path is None:
             with self.transaction(write=True) as connection:
                 self.ledger_id = fill(connection)
@@ -150,7 +144,7 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
-        """Run the block in one transaction: durable at its end, rolled back if it raises."""
+        """Run the block in a transaction, rolled back if it raises."""
         wait = BUSY_SECONDS if wait is None else wait
         with self._exclusive(wait), self._transaction(write, wait) as connection:
             yield connection
@@ -171,7 +165,7 @@ class Backend(abc.ABC):
     def write(self, work: Callable[[Connection], T], together: Together | None = None, argument: Any = None) -> T:
         """Run ``work`` in a shared transaction, and return its durable result.
 
-        Another thread may run it, and again after an interrupt, or ``together`` in its place.
+        Another thread may run it, and again after an interrupt.
         """
         wait = BUSY_SECONDS
         mine = _Write(work, together, argument)
@@ -195,7 +189,7 @@ class Backend(abc.ABC):
         return mine.result  # type: ignore[no-any-return]  # of the caller's work
 
     def _write_group(self, wait: float) -> None:
-        """Run pending writes. Raise only if none was run, or at an interrupt."""
+        """Raise only if no write was run, or at an interrupt."""
         group: list[_Write] = []
         ran = False
         try:
@@ -267,7 +261,6 @@ class Backend(abc.ABC):
         return functools.partial(self._runs.discard, name)
 
     def _abandon(self, *, drop: bool) -> None:
-        """Roll back. After a database error, drop the connection."""
         connection = self._connection
         if connection is None or self._process != forks.process():
             return
@@ -298,7 +291,6 @@ class Backend(abc.ABC):
         return self._connection
 
     def close(self) -> None:
-        """Close the connection for good."""
         if self._process != forks.process() and self._connection is not None:
             forks.disown(self._connection)
             self._connection, self._closed = None, True
@@ -310,7 +302,6 @@ class Backend(abc.ABC):
                 connection.close()
 
     def before_fork(self) -> None:
-        """Wait for a running transaction and close the connection."""
         self._give_back = self._lock.take()
         self._forking = forks.process()
         if self.path is not None and self._connection is not None and self._process == forks.process():

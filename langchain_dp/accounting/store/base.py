@@ -1,4 +1,4 @@
-"""Common store of both ledgers."""
+"""Common store of ledgers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ _LIKE_A_URL = re.compile(r"[a-z][a-z0-9+.-]*://|postgres[a-z0-9+]*:", re.IGNOREC
 
 
 def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id: str | None = None) -> Backend:
-    """Open a file, a PostgreSQL URL, or memory (None)."""
     if path == ":memory:":
         raise InvalidParameter("Expected path=':memory:' to be a path of a file, or None for a ledger in memory.")
     if is_url(path):
@@ -37,7 +36,7 @@ def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id:
 
 
 def file_at(path: str | os.PathLike[str]) -> str:
-    """Return the real path, which no later chdir or symlink changes."""
+    """Return the real path, so that a later chdir or symlink changes nothing."""
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidParameter(
             f"Expected path{validate.shown(path)} to be the path of a ledger's file, or None for a ledger in memory. "
@@ -99,7 +98,7 @@ class LedgerStore(abc.ABC):
 
     @contextlib.contextmanager
     def read(self, wait: float | None = None) -> Iterator[Connection]:
-        """Read in one transaction. Refuse an older copy than this process has seen."""
+        """Read, and refuse an older copy than this process has seen."""
         with self.backend.transaction(write=False, wait=wait) as connection:
             self._remember(self.check_newest(connection))
             yield connection
@@ -108,8 +107,7 @@ class LedgerStore(abc.ABC):
         self.backend.close()
 
     @abc.abstractmethod
-    def _terms(self) -> dict[str, Any]:
-        """Return a new ledger's row."""
+    def _terms(self) -> dict[str, Any]: ...
 
     @abc.abstractmethod
     def _check_terms(self, connection: Connection) -> None: ...
@@ -131,11 +129,9 @@ class LedgerStore(abc.ABC):
             self._verify(connection, whole=True)
 
     def _checked(self, connection: Connection) -> int:
-        """Return the last entry that was added up."""
         return 0
 
     def _verify(self, connection: Connection, *, whole: bool = False) -> None:
-        """Check the database, the terms, and the sums since the last check or of all entries."""
         before = self._checked(connection)
         since = 0 if whole else before
         if damage := self.backend.damage(connection, pages=not since):
@@ -176,13 +172,12 @@ class LedgerStore(abc.ABC):
         return self._key
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Return a keyed hash of ``text`` that differs between domains."""
         return digest(self.key(), domain, text)
 
     def check_newest(self, connection: Connection) -> tuple[int, str] | None:
-        """Refuse a ledger without the newest entry that this process has seen. Return its newest entry.
+        """Refuse a ledger without the newest entry that this process has seen. Return its newest.
 
-        An older copy may reuse the id, so the time must match, too.
+        An older copy may reuse the id, so the time must match.
         """
         rows = connection.execute(
             "SELECT id, time FROM entries WHERE id = ? OR id = (SELECT max(id) FROM entries) ORDER BY id",
@@ -200,7 +195,6 @@ class LedgerStore(abc.ABC):
         )
 
     def _enter(self, connection: Connection, time: str, *charges: Mapping[str, Any]) -> tuple[int, str]:
-        """Write entries, and return id and time of the newest."""
         statement, values = _insert("entries", *({"time": time, **charge} for charge in charges))
         rows = connection.execute(
             f"{statement} RETURNING id, (SELECT seen.time FROM entries AS seen WHERE seen.id = ?)",  # noqa: S608  # names only
@@ -212,7 +206,7 @@ class LedgerStore(abc.ABC):
         return max(ids), time
 
     def _remember(self, newest: tuple[int, str] | None) -> bool:
-        """Remember a committed entry. A rolled back one would give its id to the next."""
+        """Remember a committed entry. Others may give their id away."""
         if newest is None:
             return False
         with self._lock:  # threads of one commit come at once, and an older entry must not win

@@ -1,4 +1,4 @@
-"""Register of records and their blocks."""
+"""Register of blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AT_ONCE = 500
 
 
 class BlockStore(LedgerStore):
-    """Durable register, under keyed hashes, in which no record is in two blocks."""
+    """Durable register in which no record is in two blocks."""
 
     _charges = "records"
     _wrong = ("SELECT 0", "blocks")
@@ -37,7 +37,7 @@ class BlockStore(LedgerStore):
     def _check_totals(self, connection: Connection, entries: int) -> None: ...
 
     def enter(self, records: Sequence[tuple[bytes, str]]) -> list[int]:
-        """Store the blocks of all records, or return the positions of those in another block."""
+        """Store all blocks, or return the positions of records in another block."""
 
         def note(connection: Connection) -> tuple[list[int], tuple[int, str] | None]:
             newest = self.check_newest(connection)

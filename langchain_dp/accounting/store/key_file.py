@@ -35,7 +35,7 @@ def check_value(key: bytes) -> bytes:
 
 
 def bound_key(connection: Connection, file: str, ledger_id: str, kind: str, remedy: str) -> bytes:
-    """Return the key from ``file``, made durably if the ledger never had one."""
+    """Return the ledger's key, made if it never had one."""
     check = connection.execute("SELECT key_check FROM ledger").fetchone()[0]
     key = read_key(file, ledger_id, kind)
     if key is None and check:
@@ -67,7 +67,6 @@ def write_key(file: str, ledger_id: str, key: bytes, kind: str) -> None:
 
 
 def read_key(file: str, ledger_id: str, kind: str) -> bytes | None:
-    """Return the key in ``file``, if any."""
     try:
         owner, digits = Path(file).read_text(encoding="ascii").split()
         key = bytes.fromhex(digits)

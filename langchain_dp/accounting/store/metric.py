@@ -1,4 +1,4 @@
-"""Metric accounts under keyed hashes, in billionths of eta, rounded up."""
+"""Metric accounts under keyed hashes, in billionths of eta."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TICKS = 10**9
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits in ticks. None for no limit."""
+    """Limits in ticks, or None."""
 
     user: int | None
     document: int | None
@@ -54,7 +54,6 @@ class Shortfall:
 
 
 def ticks(eta: float) -> int:
-    """Round ``eta`` up from its shortest decimal form."""
     return ceil(Fraction(repr(float(eta))) * TICKS)
 
 
@@ -63,7 +62,7 @@ def units(spent: int) -> float:
 
 
 class MetricStore(LedgerStore):
-    """Durable accounts of one metric ledger. None takes the ledger's own limits and key."""
+    """Durable accounts of one metric ledger."""
 
     _charges = "releases"
     _wrong = (
@@ -131,10 +130,9 @@ class MetricStore(LedgerStore):
         caller: str,
         keys: Sequence[bytes] = (),
     ) -> Shortfall | str | None:
-        """Charge one release of ``eta`` ticks to each (document, user), all or none.
+        """Charge ``eta`` ticks to each (document, user), all or none.
 
-        Return None, the short account, or the ledger's other metric. A stored text under ``keys`` raises
-        AlreadyReleased.
+        Return the short account or the other metric, if any. A stored text under ``keys`` raises AlreadyReleased.
         """
 
         def charge(connection: Connection) -> tuple[int, str] | None:
@@ -176,7 +174,7 @@ class MetricStore(LedgerStore):
         return 0 if row is None else int(row[0])
 
     def summary(self, *, wait: float | None = None) -> tuple[int, int | None, int | None, str | None]:
-        """Return the number of releases, the largest document and user accounts, and the metric."""
+        """Return releases, largest document and user accounts, and metric."""
         with self.read(wait) as connection:
             releases = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
             most = dict(connection.execute("SELECT whose, max(spent) FROM accounts GROUP BY whose"))

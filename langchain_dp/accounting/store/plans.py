@@ -1,4 +1,4 @@
-"""Plans of a ledger: used counts, charges and journals."""
+"""Plans, charges and journals."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from langchain_dp.accounting.store.base import LedgerStore, now
 from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerMismatch
 
 SLACK = 1e-9
-"""Relative float slack."""
 
 QUOTAS = "quotas"
 
 LEAST_CLAIM = 1e-12
-"""Nats of a plan whose delta covers everything."""
+"""Stands for a claim of 0, because a valid budget is above 0."""
 
 # Not the row alone: in an older copy of the file the row may be another plan's.
 _ITS_OWN = "item = ? AND plan = (SELECT plan FROM plans WHERE name = ? AND time = ?) AND event = ? AND max_count = ?"
@@ -39,7 +38,7 @@ class LedgerEntry:
 
 @dataclasses.dataclass(frozen=True)
 class StoredPlan:
-    """A stored plan. In an older copy its name may be another plan's, with another ``time``."""
+    """A plan. In an older copy, its name may have another ``time``."""
 
     name: str
     epsilon: float  # above 0: a claim of 0 is read as LEAST_CLAIM
@@ -54,11 +53,11 @@ _ADDED_UP = 100_000
 
 
 class UserRefused(Exception):
-    """The user's quota is used up."""
+    """The quota is used up."""
 
 
 class PlanStore(LedgerStore):
-    """Durable counts of one ledger."""
+    """Durable counts of a ledger."""
 
     _charges = "entries"
     _wrong = (
@@ -141,7 +140,7 @@ class PlanStore(LedgerStore):
         journal: str = "",
         quotas: Mapping[str, Any] | None = None,
     ) -> tuple[StoredPlan | None, list[StoredPlan]]:
-        """Store a plan if its claim fits. Return the plan of that name, if any, and the earlier plans."""
+        """Store a plan if it fits. Return it, if any, and the earlier plans."""
         stored = None if settings is None and quotas is None else dict(settings or {})
         if stored is not None and quotas is not None:
             stored[QUOTAS] = dict(quotas)
@@ -168,7 +167,7 @@ class PlanStore(LedgerStore):
     def add_use(
         self, plan: StoredPlan, event: str, count: int, caller: str, user_id: tuple[str, int] | None = None
     ) -> bool:
-        """Charge a plan and a user's quota in one step. Return False, with nothing charged, if too few are left."""
+        """Charge plan and quota in one step. Return False, with nothing charged, if too few are left."""
         newest = self.backend.write(
             lambda connection: self._charge(connection, plan, event, count, caller, user_id),
             self._charge_all if user_id is None else None,
@@ -177,7 +176,7 @@ class PlanStore(LedgerStore):
         return self._remember(newest)
 
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
-        """Charge the part of ``count`` that ``caller`` has not been charged. Return the number that did not fit."""
+        """Charge the uncharged part of ``count``. Return the number that did not fit."""
         item, _ = plan.items[event]
 
         def charge(connection: Connection) -> tuple[int, tuple[int, str] | None]:
@@ -199,7 +198,6 @@ class PlanStore(LedgerStore):
         caller: str,
         user_id: tuple[str, int] | None = None,
     ) -> tuple[int, str] | None:
-        """Return the new entry, if it fits."""
         item, _ = plan.items[event]
         if not self._add_used(connection, plan, event, count):
             self._check_own(connection, plan, event)
@@ -211,7 +209,7 @@ class PlanStore(LedgerStore):
     def _charge_all(
         self, connection: Connection, charges: Sequence[tuple[StoredPlan, str, int, str]]
     ) -> tuple[int, str] | None:
-        """Return the newest entry, or None. If the sum fits, each charge fits in turn."""
+        """Charge all or none. If the sum fits, each charge fits in turn."""
         totals: dict[tuple[object, ...], tuple[StoredPlan, str, int]] = {}
         entries = []
         for plan, event, count, caller in charges:
@@ -239,7 +237,6 @@ class PlanStore(LedgerStore):
         return newest
 
     def _add_up(self, connection: Connection, entry: int) -> None:
-        """Store sums, so that opening adds up later entries alone."""
         connection.execute(
             "INSERT INTO checked (item, total, entry) SELECT item, sum(count), ? FROM entries WHERE id > ? GROUP BY "
             "item ON CONFLICT (item) DO UPDATE SET total = checked.total + excluded.total, entry = excluded.entry",
@@ -270,7 +267,7 @@ class PlanStore(LedgerStore):
             return str((rows.fetchone() or ("",))[0])
 
     def keep_journal(self, plan: str, journal: str, expected: str) -> None:
-        """Replace the journal ``expected``, durably. Refuse another journal or a lost charge."""
+        """Replace the journal ``expected``, or refuse."""
         with self.backend.transaction(write=True) as connection:
             self.check_newest(connection)
             wrote = connection.execute(
@@ -295,7 +292,6 @@ class PlanStore(LedgerStore):
 
 
 def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
-    """Compare claims with the budget (basic composition)."""
     return (
         math.fsum(epsilon for epsilon, _ in claims) <= budget.epsilon * (1 + SLACK)
         and math.fsum(delta for _, delta in claims) <= budget.delta * (1 + SLACK)

@@ -1,7 +1,7 @@
 """A ledger in a PostgreSQL schema.
 
-The lock of its one row orders writers. Only BEGIN is retried. A COMMIT whose answer is lost counts as spent. A pooler
-may stand between, because each transaction sets its needs.
+The lock of its one row orders writers. A COMMIT whose answer is lost counts as spent. A pooler may stand between,
+because each transaction sets its needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ with needs("postgres", "psycopg", why=", which reaches a ledger in PostgreSQL"):
     from psycopg import conninfo
 
 KEY_FOLDER = "LANGCHAIN_DP_KEYS"
-"""Environment variable: folder of keys for URLs without ``key_file``."""
+"""Variable with the folder of keys, for URLs without ``key_file``."""
 
 _SCHEMA = "langchain_dp"
 _SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
@@ -42,7 +42,7 @@ _GRANTS = (
 
 
 class Place:
-    """Place of a ledger: ``postgresql://user@host/database?schema=...&key_file=...``, without a password."""
+    """``postgresql://user@host/database?schema=...&key_file=...``, without a password."""
 
     def __init__(self, url: str) -> None:
         # The URL is not shown before it is known to hold no password.
@@ -84,13 +84,11 @@ class Place:
 
     @property
     def facts(self) -> str:
-        """Statement for the ledger's id and the settings that could forget charges."""
         # By the name of the schema: a path leaves out a schema that the role may not use, as if it were not there.
         checks = "current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()"
         return f'SELECT ledger_id, tableoid::bigint, {checks} FROM "{self.schema}".ledger'  # noqa: S608  # a checked name
 
     def begin(self, raw: psycopg.Connection[Any], *, write: bool, wait: float, then: str = "") -> Any:
-        """Begin in one round trip, and return the first row of ``then``."""
         kind = "READ COMMITTED" if write else "REPEATABLE READ READ ONLY"
         statements = [
             f"BEGIN ISOLATION LEVEL {kind}",
@@ -127,7 +125,7 @@ class _Speaking:
 
 
 class Postgres(Backend):
-    """Transactions on the ledger at a URL. With ``reading``, nothing is made or written."""
+    """Transactions on the ledger at a URL. ``reading``: nothing is written."""
 
     errors = psycopg.Error
     lost_key = "Copy {} from a machine that has it, or from its backup."
@@ -225,7 +223,7 @@ class Postgres(Backend):
                 )
 
     def _begin(self, write: bool, wait: float) -> Connection:
-        """Retry once if the connection is gone: only BEGIN was sent over it."""
+        """Retry once over a new connection, because only BEGIN was sent."""
         previous = self._connection
         try:
             return self._begin_over(self._connect(wait), write, wait)
@@ -253,7 +251,7 @@ class Postgres(Backend):
         return connection
 
     def _commit(self, connection: Connection, wait: float) -> None:
-        """Never retry: a lost answer leaves the outcome unknown."""
+        """Commit without a retry, because the outcome may be unknown."""
         assert isinstance(connection, _Speaking)
         try:
             status = connection.raw.execute(b"COMMIT").statusmessage
@@ -309,7 +307,6 @@ class Postgres(Backend):
         return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")
 
     def damage(self, connection: Connection, *, pages: bool) -> str:
-        """Return missing triggers or unlogged tables."""
         return missing(connection, self._place.schema, self.kind)
 
     def newest_id(self, connection: Connection) -> int:
@@ -344,7 +341,7 @@ class Postgres(Backend):
 
 
 def kind_at(place: Place, connection: Connection, wait: float, path: str) -> tuple[int, int]:
-    """Return the mark and version, and leave the transaction open."""
+    """Return mark and version, and leave the transaction open."""
     assert isinstance(connection, _Speaking)
     place.begin(connection.raw, write=False, wait=wait)
     if "store" not in (tables := _tables(connection, place.schema)) and tables:
@@ -369,7 +366,6 @@ def is_made(url: str) -> bool:
 
 
 def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
-    """Return the mark of a schema's ledger, and its budget, if any."""
     with _looking(url) as (connection, place):
         if not _tables(connection, place.schema):
             raise InvalidParameter(f"Expected {url} to be a ledger, but nothing is there. Check it.")
@@ -380,7 +376,6 @@ def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
 
 
 def beside(url: str, name: str) -> str:
-    """Return the URL of a ledger whose schema and key file end in ``name``."""
     place = Place(url)
     own = {"schema": f"{place.schema}_{name.replace('-', '_').lower()}"}
     if place.key_file is not None:
@@ -392,7 +387,6 @@ def beside(url: str, name: str) -> str:
 
 
 def names_beside(url: str) -> list[str]:
-    """Return the names given to :func:`beside`."""
     with _looking(url) as (connection, place):
         schemas = connection.execute(
             "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, ?)", (f"{place.schema}_",)

@@ -20,7 +20,7 @@ _MARK = (
     "CREATE TABLE store (only_row BIGINT PRIMARY KEY CHECK (only_row = 1), application_id BIGINT NOT NULL, "
     "version BIGINT NOT NULL, newest BIGINT NOT NULL DEFAULT 0)"
 )
-"""The kind and the newest id. An identity's counter would leave gaps."""
+"""Holds the newest id, because an identity's counter would leave gaps."""
 
 _MARKED = (
     Rule(
@@ -68,7 +68,6 @@ def _names(kind: LedgerKind) -> list[str]:
 
 
 def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
-    """Fill an empty schema."""
     for statement in _tables(kind):
         connection.execute(statement)
     connection.execute(
@@ -92,7 +91,6 @@ def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
 
 
 def missing(connection: Connection, schema: str, kind: LedgerKind) -> str:
-    """Return a missing part, or ""."""
     lost = connection.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relkind = 'r' "
         "AND relpersistence <> 'p' LIMIT 1",

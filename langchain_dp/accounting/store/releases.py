@@ -1,4 +1,4 @@
-"""Released texts, answers and forgotten records in their ledger, under keyed hashes.
+"""Released texts, answers and forgotten records, under keyed hashes.
 
 A charge marks its text as being released. The text leaves once it is stored, and otherwise is charged again.
 """
@@ -20,7 +20,7 @@ class AlreadyReleased(Exception):  # no error: the caller looks the text up
 
 
 class ReleasedTexts:
-    """Released texts by keyed hash. The first value of a key stays."""
+    """Texts by keyed hash. The first value stays."""
 
     def __init__(self, ledger: LedgerStore) -> None:
         self._ledger = ledger
@@ -30,9 +30,7 @@ class ReleasedTexts:
             return dict(_released(connection, keys))
 
     def put(self, released: Mapping[bytes, tuple[str, ...]]) -> dict[bytes, tuple[str, ...]]:
-        """Store drawn texts and return the stored ones. LedgerCorrupt if a charge is missing: then no drawn text may
-        leave.
-        """
+        """Return the stored texts. If a charge is missing (LedgerCorrupt), no drawn text may leave."""
 
         def store(connection: Connection) -> dict[bytes, tuple[str, ...]]:
             self._ledger.check_newest(connection)
@@ -64,9 +62,7 @@ def _released(connection: Connection, keys: Sequence[bytes]) -> Iterator[tuple[b
 
 
 class Shared:
-    """Answers and forgotten records of one plan. Nothing stored changes. An answer's ``page`` counts the records
-    forgotten before its draw.
-    """
+    """A plan's answers and forgotten records. ``page`` counts the records forgotten before a draw."""
 
     def __init__(self, store: PlanStore, plan: StoredPlan) -> None:
         self._store = store
@@ -77,7 +73,6 @@ class Shared:
         return self._store.path is None
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Hash ``text`` within this plan."""
         return self._store.digest(domain, f"{self._plan.name}\0{text}")
 
     def forget(self, record: bytes) -> None:
@@ -89,7 +84,6 @@ class Shared:
         )
 
     def forgotten(self, after: int = 0) -> list[tuple[int, bytes]]:
-        """Return (place, hash) of records forgotten after a place."""
         with self._store.read() as connection:
             rows = connection.execute(
                 "SELECT place, record FROM forgotten WHERE plan = ? AND place > ? ORDER BY place",
@@ -102,9 +96,7 @@ class Shared:
             return _answer(connection, self._row(connection), question, page)
 
     def keep(self, question: bytes, page: int, answer: str) -> str:
-        """Store a charged answer and return the stored one. LedgerCorrupt if the charge is missing: then it may not
-        leave.
-        """
+        """Return the stored answer. If the charge is missing (LedgerCorrupt), it may not leave."""
 
         def store(connection: Connection) -> str:
             self._store.check_newest(connection)
@@ -120,7 +112,7 @@ class Shared:
         return self._store.backend.write(store)
 
     def _row(self, connection: Connection) -> int:
-        """Return the plan's row. An older copy may reuse its name."""
+        """Return the plan's row by name and time. An older copy may reuse the name."""
         named = "SELECT plan FROM plans WHERE name = ? AND time = ?"
         row = connection.execute(named, (self._plan.name, self._plan.time)).fetchone()
         if row is None:

@@ -1,4 +1,4 @@
-"""Tables and rules of ledgers, in SQLite's SQL."""
+"""Tables and rules of ledgers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class LedgerKind:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Rules against refunds and edits."""
         return (*_ALWAYS, *self.refuses)
 
 
@@ -164,7 +163,6 @@ BLOCKS = LedgerKind(
 )
 
 KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
-"""The kinds that hold charges."""
 
 
 def of_another_kind(path: str | None, mark: int, kind: LedgerKind) -> LedgerMismatch | None:

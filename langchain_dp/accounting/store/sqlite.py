@@ -1,4 +1,4 @@
-"""A ledger in a SQLite file or in memory."""
+"""Ledgers in SQLite files or memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class SQLite(Backend):
-    """Transactions on one ledger file, or in memory."""
+    """Transactions on one file, or in memory."""
 
     errors = sqlite3.Error
     refusal = staticmethod(refusal)
@@ -99,7 +99,7 @@ class SQLite(Backend):
         return connection
 
     def _in_turn(self, step: Callable[[], T], wait: float, *, write: bool = False) -> T:
-        """Run ``step`` after the waiting processes. Only readers may go first."""
+        """Run ``step``. Only readers may go before waiting processes."""
         if self.path is None:
             return step()
         end = time.monotonic() + wait
@@ -130,7 +130,7 @@ class SQLite(Backend):
         return self._file() + SUFFIX
 
     def _hold(self, name: str) -> Callable[[], None]:
-        """Lock an empty SQLite file, which death frees."""
+        """Lock a file beside the ledger. Death frees it."""
         connection = sqlite3.connect(
             f"{beside(self._file(), name)}.lock", timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -150,7 +150,6 @@ class SQLite(Backend):
 
 
 def _patiently(step: Callable[[], T], wait: float) -> T:
-    """Retry while another process holds the lock."""
     end, nap = time.monotonic() + wait, FIRST_NAP
     while True:
         try:
@@ -163,7 +162,6 @@ def _patiently(step: Callable[[], T], wait: float) -> T:
 
 
 def _begun(connection: Connection, write: bool) -> str | None:
-    """Begin, and return the ledger's id."""
     # SQLite reuses pages if the file's change counter is unchanged, and a copy put in its place may have the same
     # count: forget all pages, and read the few that are needed.
     connection.execute("PRAGMA shrink_memory")
@@ -177,7 +175,6 @@ def _begun(connection: Connection, write: bool) -> str | None:
 
 
 def beside(path: str, name: str) -> str:
-    """Path of a run's files."""
     short = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     if short != name or len(short) > _LONGEST:
         short = f"{short[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -185,7 +182,6 @@ def beside(path: str, name: str) -> str:
 
 
 def place_of(path: str) -> tuple[int, int]:
-    """Return device and inode."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

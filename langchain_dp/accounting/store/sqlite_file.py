@@ -1,7 +1,4 @@
-"""Creation and checks of a ledger's file.
-
-A rollback journal, unlike a write-ahead log, leaves every acknowledged charge in the one file.
-"""
+"""A ledger's file. Its rollback journal, unlike a log, leaves every acknowledged charge in it."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ _UNWRITABLE = {
 
 
 def held(error: sqlite3.Error) -> bool:
-    """Return whether another process holds a lock on the file."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_BUSY
 
 
@@ -101,7 +97,7 @@ def inspect_file(path: str, kind: LedgerKind) -> bool:
 
 
 def _refuse_mount_point(path: str, kind: LedgerKind) -> None:
-    """Refuse a file mounted by itself, because other mounts would not find its journal."""
+    """Refuse a file mounted by itself, whose journal other mounts would not find."""
     try:
         with open(MOUNTS, "rb") as file:
             lines = file.read().splitlines()
@@ -133,7 +129,6 @@ def _building_name(folder: str) -> str:
 
 
 def _drop_building_names(path: str) -> None:
-    """Remove the second name of a file whose creator died before unlinking it, or has not yet."""
     for name in pathlib.Path(path).parent.glob(".ledger-*.new"):
         with contextlib.suppress(FileNotFoundError):
             if os.path.samefile(name, path):
@@ -141,7 +136,7 @@ def _drop_building_names(path: str) -> None:
 
 
 def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKind) -> None:
-    """Link a whole new file to ``path``, unless another process was first."""
+    """Link a whole new file, unless another process was first."""
     building = _building_name(os.path.dirname(path))
     try:
         if kind.owner_only:  # from its first byte on: SQLite's journal takes over the mode
@@ -190,7 +185,6 @@ def open_connection(path: str) -> sqlite3.Connection:
 
 
 def verify_header(connection: Connection, path: str, kind: LedgerKind) -> str:
-    """Check kind and version. Return the id."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != kind.application_id:
         raise of_another_kind(path, application, kind) or LedgerCorrupt(

@@ -1,7 +1,7 @@
 """A fair queue of the processes that use one ledger file.
 
-Each process locks the byte of its number, and waits for the byte before it. SQLite's own lock, which the first in line
-tries, protects the ledger even without the queue.
+Each process locks the byte of its number, and waits for the byte before it. SQLite's own lock still protects the
+ledger.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ except ImportError:  # not Linux
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".queue"
-"""The file is made when two processes meet, and stays."""
 
 _OPTIONS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _COUNTER, _NUMBERS = 1 << 62, 1 << 61  # the byte whose lock protects the last number, and how many numbers there are
 
 
 def is_in_use(path: str) -> bool:
-    """Return whether all must line up."""
+    """Return whether processes have met here. Then all must line up."""
     return fcntl is not None and os.path.lexists(path + SUFFIX)
 
 
 @contextlib.contextmanager
 def turn(path: str, wait: float) -> Iterator[None]:
-    """Run the block as the first in line, or out of turn after ``wait`` seconds."""
+    """Run the block as the first in line, or after ``wait`` seconds."""
     descriptor = None if fcntl is None else _first_in_line(path, wait)
     try:
         yield
@@ -42,7 +41,6 @@ def turn(path: str, wait: float) -> Iterator[None]:
 
 
 def _first_in_line(path: str, wait: float) -> int | None:
-    """Return the open file that holds the place, or None."""
     try:
         descriptor = _opened(path)  # by each wait: locks belong to open files, so a fork never shares one
     except OSError:
@@ -69,12 +67,11 @@ def _opened(path: str) -> int:
 
 
 def _lock(descriptor: int, command: int, kind: int, byte: int, length: int = 1) -> None:
-    """Lock or unlock bytes. Length 0: all from ``byte`` on."""
+    """Lock or unlock bytes. Length 0 takes all from ``byte`` on."""
     fcntl(descriptor, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, length, 0))
 
 
 def _take_number(descriptor: int, command: int) -> int:
-    """Return the next number, locked."""
     _lock(descriptor, command, F_WRLCK, _COUNTER)
     try:
         number = int.from_bytes(os.pread(descriptor, 8, 0)) % _NUMBERS + 1
@@ -86,7 +83,6 @@ def _take_number(descriptor: int, command: int) -> int:
 
 
 def _waited(descriptor: int, number: int | None, wait: float) -> bool:
-    """Wait in a thread, because these locks know no timeout."""
     waiter: Future[None] = Future()
 
     def block() -> None:

@@ -61,12 +61,7 @@ class Release:
 
 @dataclasses.dataclass(frozen=True)
 class UserShare:
-    """One user's use of a plan.
-
-    Args:
-        name: Public name of the user.
-        used: Releases so far.
-        most: The user's quota.
+    """One user's use of a plan: public ``name``, releases ``used``, and the quota ``most``.
 
     Examples:
         >>> [(user.name, user.most - user.used) for user in report("privacy.ledger").plans[0].users]
@@ -140,20 +135,20 @@ class Report:
     Args:
         kind: "ledger", in epsilon, or "metric ledger", in eta.
         file: Name of the file.
-        made: Time when the ledger was made, ISO 8601 in UTC.
+        made: Time of creation, ISO 8601 in UTC.
         read: Time of reading.
         library: Version of this package.
         neighbors: Neighbors in words.
         meaning: The promise in plain words.
         budget: (epsilon, delta), or the limits (per user, per document).
         reserved: (epsilon, delta) of all plans. In eta, as ``spent``.
-        spent: (epsilon, delta) so far, or the largest accounts (user, document).
+        spent: (epsilon, delta) so far, or the largest accounts.
         total: Releases so far.
-        plans: Plans in order. One for a metric ledger.
+        plans: Plans in order.
         facts: Further rows (name, value).
         limits: Limits of the protection.
         attacks: Results of attacks.
-        pseudonyms: Results of pseudonyms, which have no epsilon and no place in the ledger.
+        pseudonyms: Results of pseudonyms, which are not in the ledger.
         composed: Computes :attr:`curve`.
 
     Examples:
@@ -181,14 +176,12 @@ class Report:
 
     @functools.cached_property
     def curve(self) -> tuple[tuple[str, float], ...]:
-        """(time, spent) at up to 24 times, composed at first use. In eta, the largest account of a user, or of a
-        document.
-        """
+        """(time, spent), or the largest account, at up to 24 times. Composed at first use."""
         return tuple(self.composed())
 
     @property
     def unit(self) -> str:
-        """ "epsilon" (with delta), or "eta"."""
+        """Unit of the counts, "epsilon" or "eta"."""
         return "eta" if self.kind == "metric ledger" else "epsilon"
 
     @property
@@ -202,7 +195,7 @@ class Report:
         return max(self.budget[0] - self.reserved[0], 0.0), max(self.budget[1] - self.reserved[1], 0.0)
 
     def to_dict(self, *, curve: bool = True) -> dict[str, Any]:
-        """Return plain values for strict JSON, with ``curve`` or without. Infinity is "inf"."""
+        """Return plain values for strict JSON, with "inf" for infinity."""
         values = dataclasses.asdict(dataclasses.replace(self, composed=tuple))
         del values["composed"]
         values["unit"] = self.unit
@@ -229,10 +222,6 @@ def report(
         path: The ledger's file or URL.
         attacks: Results of attacks to show beside it, or their ``to_dict()``.
         pseudonyms: Reports of conversations under pseudonyms, summed over equal settings.
-
-    Raises:
-        InvalidParameter, LedgerError: There is no readable ledger, or ``attacks`` or ``pseudonyms`` hold something
-        else.
 
     Examples:
         >>> found = report("privacy.ledger")
@@ -369,7 +358,6 @@ def _of_metric(ledger: MetricLedger) -> Report:
 
 
 def _largest(entries: Sequence[MetricEntry]) -> list[tuple[str, float]]:
-    """Return the largest account of a user over time, or of a document without users."""
     whose = "user" if any(entry.user for entry in entries) else "document"
     spent: defaultdict[str, float] = defaultdict(float)
     curve: list[tuple[str, float]] = []

@@ -1,4 +1,4 @@
-"""Names and sentences of a report. Callers' names are public, but may be a text by mistake."""
+"""Names and sentences of a report."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _ADDRESS = re.compile(r"\w@\w+[.\w-]*\.[a-zA-Z]")
 def label(name: str) -> str:
     """Return the name if it looks like a label, otherwise a replacement.
 
-    Labels have at most 48 letters, digits and plain marks, in four words without digits. Two letters are a word in
-    writing without spaces. A path is cut to its last part.
+    Labels have at most 48 letters, digits and plain marks, in four words without digits. A path is cut to its last
+    part.
     """
     last = re.split(r"[/\\]", name.rstrip("/\\"))[-1] if name.count("/") + name.count("\\") > 1 else name
     words = [word for word in last.split() if not any(letter.isdigit() for letter in word)]  # sizes, hashes are not
@@ -50,7 +50,6 @@ def label(name: str) -> str:
 
 
 def kind(event: DpEvent, *, subject: bool = True) -> str:
-    """Name the mechanism and, with ``subject``, its part of the data."""
     if isinstance(event, PartEvent):
         return kind(event.event, subject=subject) + (in_part(label(event.part)) if subject else "")
     if isinstance(event, PoissonSampledDpEvent):
@@ -103,7 +102,6 @@ _OFTEN = 1.6449  # standard deviations that a Gaussian exceeds once in twenty ti
 
 
 def tpr_at_fpr(epsilon: float, delta: float, false_alarms: float) -> float:
-    """Return the largest share of true cases found at a rate of false alarms."""
     if epsilon > 700:
         return 1.0
     return min(1.0, math.exp(epsilon) * false_alarms + delta, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))
@@ -128,7 +126,7 @@ _TOLD_APART = {
 
 
 def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
-    """Explain the promise against an attacker who knows all but one record."""
+    """Explain a promise in plain words."""
     equally, right, wrong, further = _TOLD_APART[neighbors]
     weak = ""
     if accuracy_bound(epsilon, delta) > _COMFORT:
@@ -145,7 +143,6 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
 
 
 def calibration(event: DpEvent, neighbors: Neighbors) -> str:
-    """Describe the noise of one release."""
     if isinstance(event, PartEvent):
         return calibration(event.event, neighbors)
     if isinstance(event, NoisyMaxEvent):

@@ -1,4 +1,4 @@
-"""Open a ledger over connections that cannot write, with all checks of its store."""
+"""Open a ledger read-only, with all checks of its store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class _Reading(SQLite):
 
 
 def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
-    """Open an existing ledger, read-only."""
     if is_url(path):
         return _open_schema(str(path))
     real = file_at(path)
@@ -75,7 +74,6 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def made(ledger: PrivacyLedger | MetricLedger) -> str:
-    """Time of creation, in UTC."""
     with ledger._store.read() as connection:
         return str(connection.execute("SELECT time FROM ledger").fetchone()[0])
 
@@ -86,7 +84,6 @@ def plan_times(ledger: PrivacyLedger) -> list[str]:
 
 
 def accounts(ledger: MetricLedger) -> dict[str, list[int]]:
-    """Return sums of documents and users in billionths, largest first."""
     with ledger._store.read() as connection:
         rows = connection.execute("SELECT whose, spent FROM accounts ORDER BY spent DESC").fetchall()
     return {whose: [spent for kind, spent in rows if kind == whose] for whose in ("document", "user")}
@@ -115,9 +112,9 @@ def _kind(path: str) -> LedgerKind:
 
 
 def _check_journal(path: str) -> None:
-    """Refuse a file with a write-ahead log, whose reading would create files.
+    """Refuse a write-ahead log, whose reading would create files.
 
-    A ledger open in this process has none. Closing a second handle would drop this process's locks.
+    A ledger open in this process is skipped, because closing a second handle would drop this process's locks.
     """
     with forks.no_new_store() as stores:
         if any(getattr(store, "path", None) == path for store in stores):

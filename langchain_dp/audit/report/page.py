@@ -1,4 +1,4 @@
-"""The report as one HTML page, or as a live page that polls. The template escapes everything."""
+"""The report as an HTML page. The template escapes everything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ _TITLE = "Privacy report: "
 
 
 def is_page(path: Path) -> bool:
-    """Return whether a file is a report."""
     with path.open("rb") as file:
         return f"<title>{_TITLE}".encode() in file.read(1000)
 
@@ -83,23 +82,19 @@ def _plot(report: Report) -> tuple[Plot | None, str]:
 
 
 def _least(share: float, places: int = 3) -> str:
-    """Round a reached share down."""
     return f"{math.floor(share * 10**places + 1e-9) / 10**places:.{places}f}"
 
 
 def _most(share: float, places: int = 3) -> str:
-    """Round a bound up."""
     return f"{math.ceil(share * 10**places - 1e-9) / 10**places:.{places}f}"
 
 
 def _apart(attack: ReportedAttack) -> tuple[str, str]:
-    """Format an attack's rate and bound with enough digits to differ."""
     written = [(_least(attack.low, places), _most(attack.bound or 0.0, places)) for places in range(3, 10)]
     return next((pair for pair in written if float(pair[0]) > float(pair[1])), written[-1])
 
 
 def _one_line(value: Any) -> Any:
-    """Put a text on one line, with negative exponents unbroken."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     line = "".join(letter if letter.isprintable() else " " for letter in value)

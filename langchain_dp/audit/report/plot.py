@@ -1,4 +1,4 @@
-"""Geometry of spending over time."""
+"""Geometry of the picture of spending over time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Plot:
 def spent_over_time(
     curve: Sequence[tuple[str, float]], *, begins: str, lines: Sequence[tuple[str, float, str]], unit: str
 ) -> Plot:
-    """Return a step per (time, spent), and level lines (name, height, class)."""
     points = [(_seconds(begins), 0.0), *((_seconds(time), value) for time, value in curve)]
     start, end = points[0][0], max(points[-1][0], points[0][0])
     if end - start < 1e-3:  # one moment: still a picture

@@ -1,4 +1,4 @@
-"""Results of attacks and pseudonyms: numbers and short names, no text of a record."""
+"""Results of attacks and pseudonyms, without text of a record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = 64 * 2**20  # bytes: a result is a line, so a larger file is another one
 
 @dataclasses.dataclass(frozen=True)
 class ReportedAttack:
-    """The success rate of an attack, beside that of guessing."""
+    """The success rate of an attack."""
 
     name: str
     rate: float  # success rate, or area under the curve, in [0, 1]
@@ -38,12 +38,10 @@ class ReportedAttack:
 
     @property
     def better(self) -> bool:
-        """True if the interval is above guessing."""
         return self.low > self.baseline
 
     @property
     def bound(self) -> float | None:
-        """Largest rate that the promise allows, if stated."""
         bound = self.settings.get("bound")
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 0 <= bound <= 1:
             return None
@@ -51,17 +49,14 @@ class ReportedAttack:
 
     @property
     def contradicts(self) -> bool:
-        """True if the interval is above the bound."""
         return self.bound is not None and self.low > self.bound
 
 
 def read_attacks(path: str | os.PathLike[str]) -> tuple[ReportedAttack, ...]:
-    """Read results from a JSON file. Errors name positions only."""
     return reported_attacks(rows_of(path, "attacks"))
 
 
 def reported_attacks(results: Iterable[Any]) -> tuple[ReportedAttack, ...]:
-    """Convert results for a report. Errors name positions only."""
     return tuple(
         one if isinstance(one, ReportedAttack) else _result(one.to_dict() if hasattr(one, "to_dict") else one, place)
         for place, one in enumerate(results)
@@ -128,11 +123,11 @@ _SYSTEM = "; system messages passed in clear"
 
 @dataclasses.dataclass(frozen=True)
 class ReportedPseudonyms:
-    """Hidden entities of all conversations with the same recognizers and settings.
+    """Hidden entities of all conversations with equal settings.
 
     Args:
         conversations: Number of conversations.
-        counts: Different entities that became placeholders, by kind, summed.
+        counts: Different entities that became placeholders, by kind.
         looked_for: Names of the recognizers.
         not_looked_for: Usual kinds without a recognizer.
         unknown: True if a recognizer does not declare its kinds.
@@ -156,7 +151,7 @@ class ReportedPseudonyms:
 
     @property
     def missed(self) -> str:
-        """Kinds without recognizer, in words."""
+        """The kinds without a recognizer, in words."""
         if self.unknown:
             return "not known: a recognizer does not say what it looks for"
         return ", ".join(self.not_looked_for) or "none of the usual kinds"
@@ -168,7 +163,6 @@ class ReportedPseudonyms:
 
 
 def reported_pseudonyms(reports: PseudonymReport | Iterable[PseudonymReport]) -> tuple[ReportedPseudonyms, ...]:
-    """Convert reports, summed over equal settings."""
     each = list(reports) if isinstance(reports, Iterable) else [reports]
     for place, one in enumerate(each):
         if not hasattr(one, "looked_for"):
@@ -180,7 +174,6 @@ def reported_pseudonyms(reports: PseudonymReport | Iterable[PseudonymReport]) ->
 
 
 def read_pseudonyms(path: str | os.PathLike[str]) -> tuple[ReportedPseudonyms, ...]:
-    """Read reports from a JSON file. Errors name positions only."""
     return _together(rows_of(path, "pseudonyms"))
 
 

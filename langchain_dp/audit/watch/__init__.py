@@ -1,4 +1,4 @@
-"""Read-only monitoring of ledgers. A figure never holds a record, query, answer, user or path."""
+"""Monitoring of ledgers by public figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small ASGI app for the live report."""
+"""The app of the live report."""
 
 from __future__ import annotations
 
@@ -42,18 +42,16 @@ def live_app(
 ) -> ASGIApp:
     """Return an ASGI app that shows the live report of one ledger and never writes.
 
-    ``/`` is the page, ``/healthz`` is 200 or 503, and ``/metrics`` is for Prometheus (extra ``prometheus``). It answers
-    only GET and HEAD for known hosts, against other pages in the same browser. It has no login, so serve it on
-    loopback.
+    It serves ``/``, ``/healthz`` (200 or 503) and ``/metrics`` (extra ``prometheus``), by GET and HEAD for known hosts
+    only. It has no login, so serve it on loopback.
 
     Args:
         ledger: The ledger, or its path or URL, which is only read.
         name: Label of the ledger in ``/metrics``.
-        hosts: Allowed host names and addresses, without port. None: any IP address.
+        hosts: Allowed host names. None: any IP address.
         every: Seconds between two polls, at least 0.5.
 
     Raises:
-        InvalidParameter: A value is out of bounds.
         MissingExtra: Starlette is not installed.
 
     Examples:
@@ -73,7 +71,7 @@ def live_app(
 
 
 class _Pages:
-    """The page, rebuilt when the ledger has changed. The last one stays if reading fails."""
+    """The page, or the last one while reading fails."""
 
     def __init__(self, watched: Watched, every: float) -> None:
         self._watched, self._every = watched, every
@@ -84,7 +82,6 @@ class _Pages:
         self._page: tuple[str, str] = "", ""
 
     def answer(self, request: Request) -> Response:
-        """Return the page or 304."""
         with self._lock:
             found, trouble = self._watched.look()
             found_page = found and dataclasses.replace(found, refusals=None)  # the page shows no refusals
@@ -137,7 +134,7 @@ def _metrics(name: str, watched: Watched) -> Any:
 
 
 class _ReadingOnly:
-    """A guard that refuses foreign hosts and every method that could change something."""
+    """Refuses foreign hosts and every method that could change something."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
         self._app, self._hosts = app, hosts
@@ -170,7 +167,6 @@ class _ReadingOnly:
 
 
 def is_address(host: str) -> bool:
-    """Return whether ``host`` is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

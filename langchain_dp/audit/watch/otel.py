@@ -16,18 +16,18 @@ with needs("otel", "opentelemetry-api", why=" for gauges of a ledger"):
 
 
 def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: MeterProvider | None = None) -> None:
-    """Register the gauges ``langchain_dp.ledger.*`` of ledgers, read when OpenTelemetry collects.
+    """Register the gauges ``langchain_dp.ledger.*``, read when OpenTelemetry collects.
 
     Attributes are ``ledger`` (the given name), ``mechanism`` and ``account`` (the fullest "user" or "document"). A
-    ledger that is closed or cannot be read has ``healthy`` 0 and nothing else. Call it once, with all ledgers:
-    OpenTelemetry cannot unregister gauges.
+    ledger that is closed or cannot be read has ``healthy`` 0 and nothing else. Call it once: gauges cannot be
+    unregistered.
 
     Args:
         ledgers: Open ledgers, paths or URLs by name. Paths and URLs are only read, without refusals.
-        meter_provider: Provider of the meter, by default the global one.
+        meter_provider: Provider of the meter.
 
     Raises:
-        InvalidParameter: ``ledgers`` is empty, or no mapping, or a name is not 1 to 200 printable characters.
+        InvalidParameter: ``ledgers`` is no mapping of short names.
         MissingExtra: opentelemetry-api is not installed.
 
     Examples:
@@ -42,7 +42,7 @@ def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: M
 
 
 class _Readings:
-    """One reading of the ledgers per collection, which a gauge's second call begins."""
+    """One reading per collection. A gauge's second call begins the next."""
 
     def __init__(self, watched: Mapping[str, Watched]) -> None:
         self._watched = watched

@@ -24,7 +24,7 @@ class LedgerCollector(Collector):
         ledgers: Open ledgers, paths or URLs by name. Paths and URLs are only read, without refusals.
 
     Raises:
-        InvalidParameter: ``ledgers`` is empty, or no mapping, or a name is not 1 to 200 printable characters.
+        InvalidParameter: ``ledgers`` is no mapping of short names.
         MissingExtra: prometheus-client is not installed.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Public figures of a ledger for all monitors."""
+"""Public figures of ledgers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ Ledger: TypeAlias = PrivacyLedger | MetricLedger
 Watchable: TypeAlias = Ledger | str | os.PathLike[str]
 
 PATIENCE = 5.0
-"""Longest wait for writers, in seconds."""
 
 _SIDES = {"epsilon": ("epsilon", "delta"), "eta": ("user", "document")}
 
@@ -47,7 +46,7 @@ class LedgerStats(MadeOfFields):
         plans_open: Plans with releases left.
         used: Releases so far, by mechanism.
         unused: Reserved releases not made, by mechanism.
-        refusals: Charges and plans that this object refused in this process. None for a ledger that is only read.
+        refusals: Refusals by this object in this process. None for a ledger that is only read.
 
     Examples:
         >>> ledger = PrivacyLedger(PrivacyBudget(3.0))
@@ -71,7 +70,7 @@ class LedgerStats(MadeOfFields):
 
     @property
     def sides(self) -> tuple[str, str]:
-        """Names in each pair."""
+        """Names of the two numbers in each pair."""
         return _SIDES[self.unit]
 
     @property
@@ -131,9 +130,7 @@ def _of_texts(ledger: MetricLedger) -> LedgerStats:
 
 
 class Watched:
-    """A monitored ledger. A replaced or lost one stays unhealthy until a restart, because an older copy forgets
-    charges.
-    """
+    """A monitored ledger. A replaced one stays unhealthy, because an older copy forgets charges."""
 
     def __init__(self, ledger: Watchable) -> None:
         self._place = None if isinstance(ledger, (PrivacyLedger, MetricLedger)) else ledger
@@ -158,7 +155,7 @@ class Watched:
             return report_on(self.open())
 
     def look(self) -> tuple[LedgerStats | None, str]:
-        """Return figures, or None, and the type of the error, whose message may hold a path."""
+        """Return figures, or None and the error's type. Its message may hold a path."""
         try:
             return self.figures(), ""
         except (LangChainDPError, OSError) as error:
@@ -173,7 +170,6 @@ class Watched:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Report every failure of a damaged ledger as damage."""
     try:
         yield
     except LangChainDPError:
