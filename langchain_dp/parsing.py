@@ -83,7 +83,7 @@ def _without_cue(line: str, words: Sequence[str]) -> str:
 
 
 def _leading(line: str, words: Sequence[str]) -> int | None:
-    """Return the word that starts a line and stands alone in it."""
+    """Return the word that starts a line which names no other."""
     named = {index for index, word in enumerate(words) if _names(line, word)}
     # longest first: "not relevant" is asked before "relevant"
     for index in sorted(named, key=lambda index: -len(words[index])):

@@ -36,7 +36,7 @@ KIND = "metric privacy"
 """Mark of numbers that are no (epsilon, delta)."""
 
 WHOLE_TEXTS = "whole-texts"
-"""Any two texts are 1 apart: eta is a local epsilon."""
+"""Metric in which any two texts are 1 apart, so eta is a local epsilon."""
 
 
 def library_version() -> str:

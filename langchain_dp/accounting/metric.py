@@ -123,7 +123,7 @@ class MetricLedger(BaseLedger):
 
     @property
     def table(self) -> str | None:
-        """The ledger's metric."""
+        """The ledger's metric, or None."""
         return self._store.summary()[3]
 
     def spend(
@@ -212,7 +212,7 @@ class MetricLedger(BaseLedger):
         return self._released
 
     def certificate(self, **fields: Any) -> MetricCertificate:
-        """Return the certificate with the loss so far. ``fields`` are those of :class:`MetricCertificate`."""
+        """Return the certificate with the loss so far. ``fields`` are other fields of :class:`MetricCertificate`."""
         releases, document, user, _ = self._store.summary()
         return MetricCertificate(
             **fields,

@@ -228,7 +228,7 @@ def _epsilon(loss: PrivacyLossDistribution, delta: float) -> float:
 
 
 def least_delta(events: Sequence[tuple[DpEvent, int]]) -> float:
-    """Return the smallest delta that rounding leaves resolved: a composed release may lose 2**-50."""
+    """Return the smallest delta that the accountant can resolve. Each composed release may lose 2**-50 to rounding."""
     transforms = sum(1 if _is_adaptive(event, count) else count for event, count in events) - 1
     return 2 * _ROUNDING * max(transforms, 0)
 

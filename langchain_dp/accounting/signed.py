@@ -47,7 +47,7 @@ class SignedCertificate:
         return cls(certificate, fields["ledger"], fields["version"], fields["code"])
 
     def check_ledger(self, ledger: PrivacyLedger | MetricLedger) -> None:
-        """Raise LedgerMismatch if the ledger is another, or holds less."""
+        """Raise LedgerMismatch for another ledger, or one with lower costs than the certificate's."""
         own = ledger._store.ledger_id
         if own != self.ledger or not isinstance(ledger, PrivacyLedger):
             raise LedgerMismatch(

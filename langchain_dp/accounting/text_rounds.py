@@ -29,7 +29,8 @@ def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
         D_k(g) = max over c in [1, e^bound] of p(c) D_(k-1)(g / c) + (1 - p(c)) D_(k-1)(g e^bound / c),
         p(c) = (e^bound - c) / (e^bound - 1).
 
-    Between points c of the grid, c D(g / c) and c D(g e^bound / c) are convex and lie below their chords.
+    Between points c of the grid, c D(g / c) and c D(g e^bound / c) are convex and lie below their chords, whose maximum
+    has a closed form.
     """
     if bound > _RANGE:
         return np.ones(1), np.ones(1)

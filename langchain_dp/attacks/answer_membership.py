@@ -41,7 +41,7 @@ def attack_answers(
         rows: One data set.
         neighbor: The same with one record added, removed or replaced.
         questions: Queries. One that names a canary record makes the attack strong.
-        runs: Chains on each data set, even.
+        runs: Chains on each data set, even, at least 10.
         repeats: Times that one chain gets each query.
         epsilon: The promise of each chain for all its answers. ``settings["bound"]`` is the accuracy that it allows.
         delta: Delta of that promise.
@@ -50,9 +50,6 @@ def attack_answers(
 
     Returns:
         The share of right guesses, ties counting half, with a Clopper-Pearson interval. The baseline is 0.5.
-
-    Raises:
-        InvalidParameter: The data sets are no neighbors.
 
     Examples:
         >>> def build(rows):

@@ -65,11 +65,7 @@ def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str]) -> UnigramPrior:
     """Return word frequencies in PUBLIC texts like the private ones.
 
     Unseen words share the frequency of words seen once (Good 1953), evenly. The attacker guesses one only if it is
-    released.
-
-    Args:
-        vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
-        texts: Public texts with at least one word of the table.
+    released. ``vocabulary`` is a public table from :func:`langchain_dp.rapt.load`.
 
     Examples:
         >>> prior = unigram_prior(load("glove"), public_texts)
@@ -140,15 +136,8 @@ def invert_vectors(
 ) -> InversionResult:
     """Add noise to the words' vectors and guess them back from the noisy vectors, which the sanitizer never releases.
 
-    Exact inversion succeeds far more often than the share of replaced words suggests.
-
-    Args:
-        texts: As in :func:`invert_words`, like results and errors.
-        vocabulary: Public table.
-        eta: Privacy loss per unit of distance and word.
-        prior: As in :func:`invert_words`, exact here.
-        rng: Source of noise.
-        name: Name of the result.
+    Exact inversion succeeds far more often than the share of replaced words suggests. Parameters and results are those
+    of :func:`invert_words`, and the likeliest word is exact.
 
     Examples:
         >>> found = invert_vectors(texts, vocabulary=vocabulary, eta=4.0, prior=unigram_prior(vocabulary, public_texts))

@@ -57,7 +57,7 @@ def find_leaks(
     - a word beyond the 100,000 most frequent of English, a name beyond the first 10,000, or two neighboring names
       beyond the first 1,000. Names have a capital inside a sentence.
     - an unlisted word of five or more letters and digits, and no time, rank or size.
-    - a number of six digits, four of them different, in any grouping.
+    - a number of six or more digits, four of them different, in any grouping.
 
     Args:
         prompt: The prompt, or released texts such as ``SyntheticExamples``.

@@ -62,8 +62,7 @@ def infer_membership(
 
     Returns:
         The area under the curve of the best candidate in its better direction, with Newcombe's interval for all
-        candidates
-        together (Bonferroni). The baseline is 0.5.
+        candidates together (Bonferroni). The baseline is 0.5.
 
     Examples:
         >>> found = infer_membership({"model": ([0.9, 0.8, 0.7], [0.1, 0.2, 0.3])})

@@ -48,8 +48,8 @@ def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, er
         error: Largest chance that the answer is too large.
 
     Formal guarantee:
-        Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance and a
-        coin changes one step between neighbors: a record is there or not, or one of two records is in a slot.
+        The answer is above the true epsilon with probability at most ``error``, if the number of guesses was fixed in
+        advance and a coin changes one step between neighbors: a record is there or not, or one of two is in a slot.
 
     Examples:
         >>> round(one_run_bound(canaries=1_000, guesses=100, correct=95, delta=1e-5, error=0.05), 3)

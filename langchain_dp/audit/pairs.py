@@ -55,9 +55,6 @@ def canary_pair(
         votes: Votes of the other examples per label, see :func:`worst_margin`.
         neighbors: Replace-one or add/remove.
 
-    Raises:
-        InvalidParameter: Labels and votes do not fit, or the relation has no such pair.
-
     Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
         >>> len(pair.one), len(pair.other)
@@ -104,10 +101,6 @@ class NamingEngine:
             )
             return chain.invoke("Is the canary there?")
 
-    Attributes:
-        asked: Body of each cached member.
-        forgotten: Forgotten members, in order.
-
     Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
         >>> found = audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.05, neighbors=pair.neighbors)
@@ -150,11 +143,7 @@ class NamingEngine:
 def worst_margin(sigma: float, *, delta: float, runs: int, error: float) -> int:
     """Return the votes by which the canary's label should trail for the largest expected bound on epsilon.
 
-    Args:
-        sigma: Noise per count, in votes.
-        delta: Of the claim.
-        runs: Runs on each data set behind the bound.
-        error: Of the bound.
+    ``sigma`` is the noise per count, in votes. ``delta``, ``runs`` and ``error`` are those of :func:`epsilon_bound`.
 
     Examples:
         >>> worst_margin(2.0, delta=1e-5, runs=10_000, error=1e-3)
@@ -186,13 +175,7 @@ def equal(one: Any, other: Any) -> bool:
 def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbors | str) -> None:
     """Require that two data sets differ in exactly one record, in their order. A ghost is None.
 
-    Args:
-        one: Records of one data set.
-        other: Records of the other.
-        neighbors: The relation, or its name.
-
-    Raises:
-        InvalidParameter: They differ in none, or in more. The message holds positions, never a record.
+    Otherwise it raises InvalidParameter, whose message holds positions, never a record.
 
     Examples:
         >>> check_neighbors(["a", "b"], ["a", "c"], "replace-one")  # raises nothing: one record differs

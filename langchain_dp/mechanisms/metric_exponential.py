@@ -50,11 +50,11 @@ class MetricExponential:
         threads: Number of threads, by default one per processor.
 
     Formal guarantee:
-        For two inputs of the same number of points, the chance of any output changes by at most a factor of exp(eta *
+        For two inputs of the same number of points, the chance of any output changes by at most a factor of exp(eta
         sum_i |x_i - x'_i|). One draw costs ``event``. This holds for real numbers. Double precision moves weights by
         about 1e-8 and shares by at most 2^-50, in relative terms. Rounding shares up to multiples of 2^-63 moves the
-        chance of any set of words by less than 1e-15. Every allowed row keeps a chance above 0. The draw is exact.
-        Bounds exceed weights by more than rounding, so refused draws change no chance.
+        chance of any set of words by less than 1e-15. Every allowed row keeps a chance above 0. Given the shares, the
+        draw is exact. Bounds exceed weights by more than rounding, so refused draws change no chance.
 
     Examples:
         >>> mechanism = MetricExponential(MetricEvent(1000.0), table)  # so large an eta hides nothing

@@ -19,8 +19,7 @@ _STEP = 2**14  # numbers drawn at once: their bits and functions stay in a core'
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MetricLaplace:
-    """Add noise to every point and report the nearest allowed row of a public table (Feyisetan, Balle, Drake, Diethe
-    2020).
+    """Add noise to every point and report the nearest allowed row of a public table (Feyisetan et al. 2020).
 
     The noise z has density proportional to exp(-eta |z|) (Wu et al. 2017, Appendix E): a Gamma distributed length of
     shape d and scale 1/eta, in a uniform direction. (A direction from the unit ball would give no finite eta.)
@@ -31,11 +30,11 @@ class MetricLaplace:
         threads: Number of threads, by default one per processor.
 
     Formal guarantee:
-        For two inputs of the same number of points, the chance of any output changes by at most a factor of exp(eta *
+        For two inputs of the same number of points, the chance of any output changes by at most a factor of exp(eta
         sum_i |x_i - x'_i|) (Chatzikokolakis, Andrés, Bordenabe and Palamidessi 2013). One release costs ``event``. This
         is proven for real numbers. In double precision, each noise number has 52 random bits, so noisy points have
-        holes. Only the nearest row leaves. Its chance is off by about 2^-52 per dimension, an estimate and no proof. An
-        output less likely than that may never occur.
+        holes, and no noise is longer than 37/eta per dimension. Only the nearest row leaves. Its chance is off by about
+        2^-52 per dimension, an estimate and no proof. An output less likely than that may never occur.
 
     Examples:
         >>> mechanism = MetricLaplace(MetricEvent(1000.0), table)  # so large an eta hides nothing

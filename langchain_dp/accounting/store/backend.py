@@ -189,7 +189,7 @@ class Backend(abc.ABC):
         return mine.result  # type: ignore[no-any-return]  # of the caller's work
 
     def _write_group(self, wait: float) -> None:
-        """Raise only if no write was run, or at an interrupt."""
+        """Run the pending writes. Raise only if none was run, or at an interrupt."""
         group: list[_Write] = []
         ran = False
         try:

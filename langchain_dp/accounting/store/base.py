@@ -206,7 +206,7 @@ class LedgerStore(abc.ABC):
         return max(ids), time
 
     def _remember(self, newest: tuple[int, str] | None) -> bool:
-        """Remember a committed entry. Others may give their id away."""
+        """Remember a committed entry. A rolled-back one would give its id away."""
         if newest is None:
             return False
         with self._lock:  # threads of one commit come at once, and an older entry must not win

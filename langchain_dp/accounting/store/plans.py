@@ -38,7 +38,7 @@ class LedgerEntry:
 
 @dataclasses.dataclass(frozen=True)
 class StoredPlan:
-    """A plan. In an older copy, its name may have another ``time``."""
+    """A stored plan. In an older copy, another plan may have its name, with another ``time``."""
 
     name: str
     epsilon: float  # above 0: a claim of 0 is read as LEAST_CLAIM
@@ -176,7 +176,7 @@ class PlanStore(LedgerStore):
         return self._remember(newest)
 
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
-        """Charge the uncharged part of ``count``. Return the number that did not fit."""
+        """Charge the uncharged part of ``count``. Return 0, or that part if it does not fit."""
         item, _ = plan.items[event]
 
         def charge(connection: Connection) -> tuple[int, tuple[int, str] | None]:

@@ -1,7 +1,7 @@
 """A ledger in a PostgreSQL schema.
 
 The lock of its one row orders writers. A COMMIT whose answer is lost counts as spent. A pooler may stand between,
-because each transaction sets its needs.
+because each transaction makes its own settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ with needs("postgres", "psycopg", why=", which reaches a ledger in PostgreSQL"):
     from psycopg import conninfo
 
 KEY_FOLDER = "LANGCHAIN_DP_KEYS"
-"""Variable with the folder of keys, for URLs without ``key_file``."""
+"""Environment variable: folder of keys, for URLs without ``key_file``."""
 
 _SCHEMA = "langchain_dp"
 _SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}

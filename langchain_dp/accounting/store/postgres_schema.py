@@ -20,7 +20,7 @@ _MARK = (
     "CREATE TABLE store (only_row BIGINT PRIMARY KEY CHECK (only_row = 1), application_id BIGINT NOT NULL, "
     "version BIGINT NOT NULL, newest BIGINT NOT NULL DEFAULT 0)"
 )
-"""Holds the newest id, because an identity's counter would leave gaps."""
+"""Row with the newest id. An identity's counter would leave gaps."""
 
 _MARKED = (
     Rule(

@@ -30,7 +30,9 @@ class ReleasedTexts:
             return dict(_released(connection, keys))
 
     def put(self, released: Mapping[bytes, tuple[str, ...]]) -> dict[bytes, tuple[str, ...]]:
-        """Return the stored texts. If a charge is missing (LedgerCorrupt), no drawn text may leave."""
+        """Store drawn texts and return the stored ones. If a charge is missing (LedgerCorrupt), no drawn text may
+        leave.
+        """
 
         def store(connection: Connection) -> dict[bytes, tuple[str, ...]]:
             self._ledger.check_newest(connection)
@@ -96,7 +98,7 @@ class Shared:
             return _answer(connection, self._row(connection), question, page)
 
     def keep(self, question: bytes, page: int, answer: str) -> str:
-        """Return the stored answer. If the charge is missing (LedgerCorrupt), it may not leave."""
+        """Store an answer and return the stored one. If the charge is missing (LedgerCorrupt), it may not leave."""
 
         def store(connection: Connection) -> str:
             self._store.check_newest(connection)

@@ -1,4 +1,4 @@
-"""A ledger's file. Its rollback journal, unlike a log, leaves every acknowledged charge in it."""
+"""A ledger's file. Its rollback journal, unlike a write-ahead log, leaves every acknowledged charge in it."""
 
 from __future__ import annotations
 

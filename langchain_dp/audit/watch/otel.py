@@ -23,11 +23,10 @@ def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: M
     unregistered.
 
     Args:
-        ledgers: Open ledgers, paths or URLs by name. Paths and URLs are only read, without refusals.
+        ledgers: Open ledgers, paths or URLs by short name. Paths and URLs are only read, without refusals.
         meter_provider: Provider of the meter.
 
     Raises:
-        InvalidParameter: ``ledgers`` is no mapping of short names.
         MissingExtra: opentelemetry-api is not installed.
 
     Examples:

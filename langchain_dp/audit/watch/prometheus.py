@@ -21,10 +21,9 @@ class LedgerCollector(Collector):
     that cannot be read has ``healthy`` 0 and nothing else. Use one collector per registry.
 
     Args:
-        ledgers: Open ledgers, paths or URLs by name. Paths and URLs are only read, without refusals.
+        ledgers: Open ledgers, paths or URLs by short name. Paths and URLs are only read, without refusals.
 
     Raises:
-        InvalidParameter: ``ledgers`` is no mapping of short names.
         MissingExtra: prometheus-client is not installed.
 
     Examples:
