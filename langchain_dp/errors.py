@@ -43,7 +43,7 @@ class BudgetExceeded(LangChainDPError):
         self.fits = fits
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By itself an exception is made anew from its message alone, and a process pool dies of what it cannot read.
+        # By default an exception unpickles from its message alone, which would break a process pool.
         return (_made_again, (type(self), self.args), self.__dict__)
 
 

@@ -77,9 +77,7 @@ class BaseLedger(SharedOnCopy):
         return self._store.path
 
     def verify(self) -> None:
-        """Add up all entries again, or raise LedgerCorrupt. Opening a large :class:`PrivacyLedger` adds up the newest
-        only.
-        """
+        """Add up all entries again, or raise LedgerCorrupt. Opening a ledger may add up the newest only."""
         self._store.verify()
 
     @property

@@ -50,7 +50,7 @@ class PrivacyBudget:
         remedy = "Usual budgets are 1 to 10; above it, say non-private."
         epsilon = validate.number("epsilon", self.epsilon, above=0.0, at_most=_MOST, remedy=remedy)
         delta = validate.number("delta", self.delta, above=0.0, below=1.0, remedy="A usual choice is 1e-5.")
-        # Frozen: the only way to store what was converted, so that PrivacyBudget(3) equals PrivacyBudget(3.0).
+        # Frozen. Converted, so that PrivacyBudget(3) equals PrivacyBudget(3.0).
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
         object.__setattr__(self, "neighbors", neighbors_from(self.neighbors))

@@ -90,8 +90,7 @@ def _noisy_max_sigma(
         event = NoisyMaxEvent(sigma, sampling_probability, sampling)
         return epsilon([(event, queries)], delta, neighbors=neighbors)
 
-    # The less noise, the longer the accountant takes over many answers: begin at half of what zero-concentrated
-    # privacy asks for, which is too much.
+    # Start at half of the noise of zero-concentrated privacy: the accountant is slow at little noise.
     tail = math.log(1 / delta)
     enough = sampling_probability * math.sqrt(queries) * (math.sqrt(tail + target) + math.sqrt(tail)) / target
     start = 2.0 ** math.floor(math.log2(min(max(enough / 2, 1.0), _MOST_SIGMA)))

@@ -25,7 +25,7 @@ __all__ = [
     "event_from_json",
     "event_to_json",
 ]
-# Neighbors says which two data sets must look alike: REPLACE_ONE, ADD_OR_REMOVE_ONE or REPLACE_SPECIAL (zero-out).
+# Neighbors: REPLACE_ONE, ADD_OR_REMOVE_ONE or REPLACE_SPECIAL (zero-out).
 
 SamplingName = Literal["fixed", "resample"]
 
@@ -101,7 +101,7 @@ class LimitedDomainEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships 
 
 @dataclasses.dataclass(frozen=True)
 class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """One selection by the exponential mechanism, P(j) proportional to exp(epsilon * count_j).
+    """One selection by the exponential mechanism, P(j) proportional to exp(``epsilon`` * count_j).
 
     A record that joins or leaves changes counts by at most one, all in one direction (monotone). So the release is
     epsilon-bounded-range under add/remove and zero-out, and twice that under replace-one.

@@ -62,7 +62,7 @@ class InversionResult(AttackResult):
 
 
 def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str]) -> UnigramPrior:
-    """Return word frequencies in PUBLIC texts like the private ones.
+    """Return word frequencies in PUBLIC ``texts`` like the private ones.
 
     Unseen words share the frequency of words seen once (Good 1953), evenly. The attacker guesses one only if it is
     released. ``vocabulary`` is a public table from :func:`langchain_dp.rapt.load`.
@@ -136,8 +136,9 @@ def invert_vectors(
 ) -> InversionResult:
     """Add noise to the words' vectors and guess them back from the noisy vectors, which the sanitizer never releases.
 
-    Exact inversion succeeds far more often than the share of replaced words suggests. Parameters and results are those
-    of :func:`invert_words`, and the likeliest word is exact.
+    Exact inversion succeeds far more often than the share of replaced words suggests. ``texts``, ``vocabulary``,
+    ``eta``,
+    ``prior``, ``rng``, ``name`` and the result are as for :func:`invert_words`, and the likeliest word is exact.
 
     Examples:
         >>> found = invert_vectors(texts, vocabulary=vocabulary, eta=4.0, prior=unigram_prior(vocabulary, public_texts))

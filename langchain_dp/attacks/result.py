@@ -81,11 +81,7 @@ class AttackResult:
 
 
 def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathLike[str]) -> None:
-    """Write a picture that compares attacks, with intervals and baselines.
-
-    Args:
-        results: Results of attacks, or of :func:`langchain_dp.attacks.find_leaks`.
-        path: File to write. Its ending is the format.
+    """Write a picture of ``results``, with intervals and baselines, to ``path``, whose ending is the format.
 
     Raises:
         MissingExtra: matplotlib is not installed.

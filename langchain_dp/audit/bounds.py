@@ -37,12 +37,9 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
 
 
 def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
-    """Return the fewest runs per data set that can disprove ``epsilon``, below 700 nats.
+    """Return the fewest runs per data set that can disprove ``epsilon`` (below 700 nats) and ``delta``.
 
-    Args:
-        epsilon: The claim.
-        delta: Of the claim.
-        error: Largest chance that a true claim is disproved.
+    ``error`` is the largest chance that a true claim is disproved.
 
     Examples:
         >>> runs_needed(3.0, delta=1e-5, error=1e-3)

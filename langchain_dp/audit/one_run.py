@@ -178,7 +178,7 @@ def audit_pipeline(
 
 
 def canaries_needed(epsilon: float, *, error: float) -> int:
-    """Return the fewest guesses that disprove ``epsilon``, below 700 nats, at delta 0 if all are right.
+    """Return the fewest guesses that disprove ``epsilon``, below 700 nats, at delta 0 and ``error``, if all are right.
 
     :func:`audit_pipeline` needs more canaries, and its error names the number.
 

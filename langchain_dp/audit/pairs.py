@@ -93,18 +93,21 @@ class NamingEngine:
     With one example per subset, a chain over it is the vote of :func:`canary_pair`. It stores prompts, so use made-up
     examples. Each call of an audit needs a fresh chain with its own budget::
 
+        labels, budget = ["yes", "no"], PrivacyBudget(3.0, 0.05)
+        pair = canary_pair(labels, votes=[0, 3])
+
         def answer(examples):
             chain = DPICLClassifier(
-                model=NamingEngine(), examples=examples, labels=["yes", "no"], budget=PrivacyBudget(3.0, 0.05),
-                max_queries=1, shots=1, subsets=1, sampling=SamplingOptions("fixed", len(examples), 1.0),
-                calibrate=False,
+                model=NamingEngine(), examples=examples, labels=labels, budget=budget, max_queries=1,
+                shots=1, subsets=1, sampling=SamplingOptions("fixed", len(examples), 1.0), calibrate=False,
             )
             return chain.invoke("Is the canary there?")
 
-    Examples:
-        >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
-        >>> found = audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.05, neighbors=pair.neighbors)
-        >>> found.violated  # with the answer as above
+        print(audit_mechanism(answer, pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
+                              neighbors=pair.neighbors, runs=2_000))
+
+    Your own model can be a ``RunnableLambda``, which receives instruction, examples and question as messages.
+    ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
     """
 
     name = "a stub that names the label of its examples"
@@ -175,7 +178,13 @@ def equal(one: Any, other: Any) -> bool:
 def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbors | str) -> None:
     """Require that two data sets differ in exactly one record, in their order. A ghost is None.
 
-    Otherwise it raises InvalidParameter, whose message holds positions, never a record.
+    Args:
+        one: Records of one data set.
+        other: Records of the other.
+        neighbors: The relation, or its name.
+
+    Raises:
+        InvalidParameter: They do not. The message holds positions, never a record.
 
     Examples:
         >>> check_neighbors(["a", "b"], ["a", "c"], "replace-one")  # raises nothing: one record differs

@@ -86,8 +86,7 @@ class NearestVector:
         overflow.
         """
         count, dimension = points.shape
-        # Rounding of a product of length d+1, in any order of summation, of the point, of the last column and of the
-        # sum with |x|^2, all in units of 2^-24 (|x|^2 + |w|^2), which is at least 2|x||w|.
+        # Rounding of the product and the sum, in any order, in units of 2^-24 (|x|^2 + |w|^2) >= 2^-24 * 2|x||w|.
         keep = 1 - 3 * (dimension + 8) * 2.0**-24
         squares = np.einsum("ij,ij->i", points, points)
         usable = (squares + self._largest**2 < _FAR)[:, None]
@@ -134,7 +133,7 @@ class NearestVector:
             index = here.argmax(axis=1)
             top = here[every, index]
             tops[:, number] = top
-            # Rows whose best of this block beats, or nearly beats, the best so far: few after the first blocks.
+            # Few rows beat, or nearly beat, their best after the first blocks.
             near = np.flatnonzero(top >= best - doubt)
             here[every, index] = -np.inf
             rest = here.max(axis=1)[near] if 4 * len(near) > count else here[near].max(axis=1)  # a copy costs more

@@ -129,8 +129,7 @@ def _bernoulli_exp(rng: Randomness, exponent: Fraction) -> bool:
     return k % 2 == 1
 
 
-# Bulk noise needs millions of bits. From the operating system they come as one block of bytes. From any other source as
-# one whole number a row, so that a row's bits do not depend on how many rows are asked for together.
+# Bulk bits are one block from the system, or one seeded number per row, so that rows do not depend on their count.
 
 
 def words(rng: Randomness, rows: int, columns: int) -> NDArray[np.uint64]:

@@ -70,11 +70,9 @@ class VectorSum:
 
 
 def clip_to_norm(vectors: Whole, norm: int) -> Whole:
-    """Scale each row down to an L2 norm of at most ``norm``, checked in whole numbers. A row depends on no other row.
+    """Scale each row of ``vectors`` (coordinates below 2^62) down to an L2 norm of at most ``norm``.
 
-    Args:
-        vectors: One row per record, coordinates below 2^62 in absolute value.
-        norm: Largest norm.
+    The norm is checked in whole numbers. A row depends on no other row.
 
     Examples:
         >>> clip_to_norm(np.array([[30, 40], [3, 4]]), 10).tolist()

@@ -126,7 +126,7 @@ class Backend(abc.ABC):
         with self.transaction(write=False) as connection:
             verify(connection)
         with self.transaction(write=True) as connection:
-            # A real, synced write: a ledger that cannot be written must say so here, not at the first release.
+            # A real, synced write, so that an unwritable ledger fails here and not at the first release.
             connection.execute("UPDATE ledger SET only_row = only_row")
 
     @contextlib.contextmanager
@@ -181,7 +181,7 @@ class Backend(abc.ABC):
                 with contextlib.suppress(ValueError):
                     self._pending.remove(mine)
                     raise
-                # Another thread runs it already: a timeout is too late, and only an interrupt ends the wait.
+                # Another thread runs it already, so only an interrupt may end the wait.
                 if not isinstance(error, LedgerUnwritable):
                     raise
         if mine.error is not None:

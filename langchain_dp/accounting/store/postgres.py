@@ -84,7 +84,7 @@ class Place:
 
     @property
     def facts(self) -> str:
-        # By the name of the schema: a path leaves out a schema that the role may not use, as if it were not there.
+        # By the name of the schema: a search path silently leaves out a schema that the role may not use.
         checks = "current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()"
         return f'SELECT ledger_id, tableoid::bigint, {checks} FROM "{self.schema}".ledger'  # noqa: S608  # a checked name
 

@@ -76,13 +76,13 @@ def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
     for rule in (*kind.rules, *_MARKED):
         for statement in _guards(schema, rule):
             connection.execute(statement)
-    # Whoever inserts: an id is the next one, and given back where the transaction is.
+    # A trigger numbers entries, so that a rolled-back transaction gives its id back.
     count = "UPDATE store SET newest = newest + 1 RETURNING newest INTO STRICT NEW.id; RETURN NEW;"
     connection.execute(_function(schema, _COUNTING, count))
     connection.execute(
         f"CREATE TRIGGER {_COUNTING} BEFORE INSERT ON entries FOR EACH ROW EXECUTE FUNCTION {_COUNTING}()"
     )
-    # TRUNCATE asks no trigger of a row.
+    # TRUNCATE runs no row trigger.
     connection.execute(_function(schema, _WHOLE, _raise("a ledger is never emptied")))
     for table in _names(kind):
         connection.execute(

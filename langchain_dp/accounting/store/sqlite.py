@@ -162,8 +162,7 @@ def _patiently(step: Callable[[], T], wait: float) -> T:
 
 
 def _begun(connection: Connection, write: bool) -> str | None:
-    # SQLite reuses pages if the file's change counter is unchanged, and a copy put in its place may have the same
-    # count: forget all pages, and read the few that are needed.
+    # Forget cached pages: SQLite would reuse them for a copied file with the same change counter.
     connection.execute("PRAGMA shrink_memory")
     connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
     try:

@@ -150,8 +150,7 @@ def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKin
         sync(building)
         with contextlib.suppress(FileExistsError):
             os.link(building, path)
-        # Before anyone opens it: an inode with two names is refused above. A process that inspects the file meanwhile
-        # removes the second name, see _drop_building_names.
+        # Before anyone opens it: a file with two names is refused. Inspecting processes remove the second name, too.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(building)
         sync_folder(os.path.dirname(path))

@@ -80,7 +80,7 @@ class LedgerStats(MadeOfFields):
 
 
 def figures(ledger: PrivacyLedger | MetricLedger) -> LedgerStats:
-    """Read the public figures of an open ledger, in one short transaction that writes nothing.
+    """Read the public figures of an open ``ledger``, in one short transaction that writes nothing.
 
     A ledger that cannot be trusted, or read within 5 seconds, raises LedgerError.
 
