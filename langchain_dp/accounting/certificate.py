@@ -64,7 +64,7 @@ class BaseCertificate:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the certificate of :meth:`to_dict`, or raise InvalidParameter."""
+        """Return the certificate that ``to_dict`` wrote, or raise InvalidParameter."""
         named = dataclasses.fields(cls)  # type: ignore[arg-type]  # every certificate is one
         names = sorted([*cls._marks, *(field.name for field in named)])
         try:

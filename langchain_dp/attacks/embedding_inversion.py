@@ -1,7 +1,4 @@
-"""Embedding inversion: guess a word from the output of a metric mechanism.
-
-One attacker takes the nearest word (Song and Raghunathan 2020), the other the likeliest. The better one is reported.
-"""
+"""Embedding inversion: guess a word from the output of a metric mechanism (Song and Raghunathan 2020)."""
 
 from __future__ import annotations
 

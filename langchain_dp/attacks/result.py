@@ -109,7 +109,7 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
 
 
 def ratio_interval(hits: Floats, runs: Floats) -> Interval:
-    """Return an exact interval of sum(hits) / sum(runs), where texts are independent, and not their words.
+    """Return an exact interval of sum(hits) / sum(runs) over independent texts.
 
     The number of runs is the effective one (Korn and Graubard 1998), for few or unanimous texts Kish's (1965).
     """

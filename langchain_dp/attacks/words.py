@@ -83,11 +83,9 @@ class Rarity:
         return math.log2((self._count + 1) / (self._found[word] + 1)) if self._found[word] < self._count else 0.0
 
     def rare(self, word: str) -> bool:
-        """Return whether at most 1% of texts hold a word."""
         return word not in FUNCTION_WORDS and self._found[word] <= max(1, self._count // 100)
 
     def common(self, word: str) -> bool:
-        """Return whether a tenth of texts hold a word."""
         return word in FUNCTION_WORDS or (self._count >= 100 and 10 * self._found[word] >= self._count)
 
 

@@ -1,6 +1,6 @@
 """A lower bound on epsilon from many runs on two neighboring data sets (Jagielski, Ullman, Oprea, NeurIPS 2020).
 
-A pilot chooses the event (Ding et al., CCS 2018), and fresh runs test it. A fixed number of looks share the error.
+A pilot chooses the event (Ding et al., CCS 2018), and fresh runs test it.
 """
 
 from __future__ import annotations
