@@ -13,7 +13,8 @@ from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, dis
 GRID = 4096
 """Noise is drawn on multiples of 1/GRID votes.
 
-From 0.3 votes up, its profile exceeds the continuous one by less than 1e-6, which the accountant's rounding covers.
+From 0.3 votes up, its profile exceeds the continuous one by less than 1e-6 in relative terms, which the accountant's
+rounding covers.
 """
 
 LEAST_SIGMA = 0.3

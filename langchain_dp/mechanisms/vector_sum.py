@@ -20,8 +20,8 @@ NORM = 4096
 LEAST_STEPS = 1024
 """Smallest standard deviation of the noise, in grid steps.
 
-There the discrete Gaussian's profile exceeds the continuous one's by less than 3e-6 at any delta of at least 1e-9, less
-than the accountant's own rounding.
+There the discrete Gaussian's profile exceeds the continuous one's by less than 3e-6 in relative terms at any delta of
+at least 1e-9. The accountant's own rounding is larger.
 """
 _MOST_STEPS = 2.0**50  # noise of more would leave the whole numbers of 64 bits, after the charge
 

@@ -35,7 +35,7 @@ def check_value(key: bytes) -> bytes:
 
 
 def bound_key(connection: Connection, file: str, ledger_id: str, kind: str, remedy: str) -> bytes:
-    """Return the ledger's key, made if it never had one."""
+    """Return the ledger's key. If it never had one, a new key is on disk first."""
     check = connection.execute("SELECT key_check FROM ledger").fetchone()[0]
     key = read_key(file, ledger_id, kind)
     if key is None and check:
