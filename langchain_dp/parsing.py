@@ -1,4 +1,4 @@
-"""From a model's answer to a label, or to nothing: an answer that is not clearly one label abstains."""
+"""Parse a model's answer into a label. An unclear answer abstains."""
 
 from __future__ import annotations
 
@@ -22,28 +22,20 @@ _DENIED = re.compile(r"[\W_]*(?:no|not|false|wrong|incorrect)[\W_]*", re.IGNOREC
 _THOUGHT = re.compile(r"^.*</think>", re.DOTALL)
 _FENCE = re.compile(r"^\s*```\w*[ \t]*\n(.*?)(?:```.*)?$", re.DOTALL)
 _ENDS = r".,;:!()\-\u2013\u2014\u2026\u3001\u3002\uff0c\uff1b\uff1a\uff01\uff1f\uff08\uff09\u0964\u060c\u061b\u061f"
-"""Marks after a word with which a sentence ends, or goes on, in several scripts. As in a class of a pattern."""
+"""Marks that end or continue a sentence after a word."""
 _MARKS = "`*<>#"
 _UNITS = "%\u2030&@"
 _EDGES = ("P", "Z", "So", "Cf", "Cc")
 _MOST_EDGES = 12
 _LONGEST = 10_000
-"""Letters of an answer's line that are read, since a model may repeat one mark without end."""
+"""Letters read per line, because a model may repeat one without end."""
 
 
 def parse_label(answer: Any, words: Sequence[str]) -> int | None:
-    """Index of the word that ``answer`` names, or None.
+    """Return the index of the one word that ``answer`` names, or None.
 
-    Understands strings, chat messages (text or one tool call), enum members, and mappings or pydantic objects with a
-    ``label`` field. Case, surrounding punctuation and a cue such as "Label:" or "The answer is" do not matter.
-    Only the first line that is not empty counts, after what a model thinks aloud up to ``</think>``.
-
-    Args:
-        answer: The model's answer. Private.
-        words: Label words, in the public order.
-
-    Returns:
-        Index into ``words``. None if the answer names no word, or more than one.
+    Answers are strings, chat messages, enum members, and mappings or objects with a ``label``. Case, outer punctuation
+    and a cue such as "Label:" do not matter. The first nonempty line after ``</think>`` counts.
     """
     text = _text(answer, words)
     if text is None:
@@ -70,7 +62,7 @@ def parse_label(answer: Any, words: Sequence[str]) -> int | None:
 
 
 def _least_bare(text: str, words: Sequence[str]) -> int | None:
-    """The word that is left with the fewest marks taken off: "-", "(a)" or "C#" may be a label."""
+    """Return the word left with the fewest marks taken off: "(a)" or "C#" may be a label."""
     forms = [_folded(word) for word in words]
     left, right = (min(edges, _MOST_EDGES) for edges in _edges(text))
     for start, end in sorted(itertools.product(range(left + 1), range(right + 1)), key=sum):
@@ -83,7 +75,7 @@ def _least_bare(text: str, words: Sequence[str]) -> int | None:
 
 
 def _without_cue(line: str, words: Sequence[str]) -> str:
-    """Return the line without its cue. A label ("Positive: negative") or a negation ("It is not:") is no cue."""
+    """Drop the cue. A label ("Positive: negative") or a negation ("It is not:") is no cue."""
     cue = _CUE.match(line)
     if cue is None or _NEGATION.search(cue[0]) or any(_names(cue[0], word) for word in words):
         return line
@@ -91,7 +83,7 @@ def _without_cue(line: str, words: Sequence[str]) -> str:
 
 
 def _leading(line: str, words: Sequence[str]) -> int | None:
-    """A line that starts with one word and goes on without naming another ("Positive. The film is a joy")."""
+    """Return the word that starts a line which names no other."""
     named = {index for index, word in enumerate(words) if _names(line, word)}
     # longest first: "not relevant" is asked before "relevant"
     for index in sorted(named, key=lambda index: -len(words[index])):
@@ -116,7 +108,7 @@ def _one_form(text: str) -> str:
 
 
 def _edges(text: str) -> tuple[int, int]:
-    """Return how many marks stand at the beginning and at the end. A sign before a digit is of the number."""
+    """Count the marks at both ends. A sign before a digit belongs to the number."""
     left = next((at for at, letter in enumerate(text) if not _is_mark(letter)), len(text))
     right = next((at for at, letter in enumerate(reversed(text)) if not _is_mark(letter)), len(text))
     if left < len(text) and text[left].isdigit() and text[left - 1 : left] in ("-", "\u2212", "."):
@@ -129,7 +121,6 @@ def _is_mark(letter: str) -> bool:
 
 
 def _bare(text: str, *, right: bool = True) -> str:
-    """The text without the marks at its ends, or at its beginning alone."""
     left, end = _edges(text)
     return text[left : len(text) - end * right]
 
@@ -159,12 +150,10 @@ def _text(answer: Any, words: Sequence[str]) -> str | None:
 def label_parser(words: Mapping[str, str]) -> Runnable[Any, str]:
     """Return a Runnable from a model's answer to the label whose word it names.
 
+    An answer with no label, or several, raises ``OutputParserException``, which does not repeat it.
+
     Args:
         words: Label -> word that the model was asked for.
-
-    Returns:
-        A Runnable that takes a message or a text. An answer that names no label, or several, raises LangChain's
-        ``OutputParserException``. The error does not repeat the answer.
 
     Examples:
         >>> label_parser({"team A": "sports", "team B": "business"}).invoke("Sports.")

@@ -1,14 +1,11 @@
-"""The seams between the private machinery and the models. Adapters implement these, nothing else.
+"""Interfaces between the private machinery and models. Arguments and results are private.
 
-A port never sees the ledger, the noise or the histogram. What it gets is private, what it returns is private:
-both stay inside the trust boundary.
+An engine may also have these attributes:
 
-Beside its port an engine may have three attributes, which have no default of their own here:
-
-- ``remote = True`` where its model runs on a server. Then every release asks one public question beside the members,
-  and an outage raises ``ModelUnavailable``. Without it an outage is answered by noise alone.
-- ``chats``: whether its model carries a chat template. Then chains ask it in that template, unless told otherwise.
-- ``notes``: sentences for every certificate, on what this engine cannot keep.
+- ``remote = True`` if its model runs on a server. Every release then sends a public health probe, and an outage raises
+  ``ModelUnavailable``. Without it, an outage releases noise alone.
+- ``chats``: True if its model has a chat template, which chains then use by default.
+- ``notes``: sentences for every certificate, on the engine's limits.
 """
 
 from __future__ import annotations
@@ -27,27 +24,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 call_abandoned: ContextVar[threading.Event | None] = ContextVar("langchain_dp_call_abandoned", default=None)
-"""Set, in the context of a call in a thread, once nobody waits for it any more. A local model may stop by it.
+"""Set in a worker thread's context once its result is no longer needed, so that a local model may stop.
 
-Engines are called in worker threads: what they raise, of whatever kind, is an abstention, and the caller's Ctrl-C does
-not reach them. One that keeps caches needs a lock, since a call that was given up may still run beside the next one.
+Any exception of an engine is an abstention, and Ctrl-C does not reach it. An abandoned call may run beside the next
+one, so caches need a lock.
 """
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MemberPrompt:
-    """Prompt of one member of an ensemble, in three parts for caches.
+    """Prompt of one member of an ensemble, in parts for caches.
 
     Args:
-        head: Public text, the same for every member and every question. May be empty.
-        body: The member's own private examples. Never changes while ``member`` stays the same.
-        tail: The question, the same for every member of one call. Ends where the label, or the text to be written,
-            begins.
-        member: Opaque key of this member's content. A change of content comes with a new key.
-        response_prefix: Where a text is written: how it begins, the same for every member of one call. It follows the
-            tail. In a
-            chat template it follows the end of the user's turn, so that the model goes on from there and does not
-            talk about what it is going to do. Labels are scored without it.
+        head: Public text, the same for every member and query.
+        body: The member's private examples. Fixed per ``member``.
+        tail: The query, the same for every member of a call.
+        member: Opaque key of this member's content. New content needs a new key.
+        response_prefix: Beginning of the text to be written, the same for every member of a call. In a chat template it
+            begins the model's turn. Labels are scored without it.
 
     Examples:
         >>> MemberPrompt("Sort messages. ", "My parcel is late: delivery. ", "Where is my invoice:", member=7)
@@ -68,11 +62,9 @@ class MemberPrompt:
 class LabelScorer(Protocol):
     """Scores every label for many members at once.
 
-    The score of one member must depend on that member's own head and body, the tail and the labels, and on
-    nothing of any other member: not on its content, not on its length, to the last bit.
-
-    A word's score is that of its own tokens alone. A word whose tokens begin another one ("1" and "10")
-    never scores below it: choose words of which none begins another.
+    A member's score must depend on its own head and body, the tail and the labels, and on nothing of any other member,
+    to the last bit. A word's score is that of its own tokens alone. So choose words of which none begins another ("1",
+    "10").
 
     Examples:
         >>> isinstance(engine, LabelScorer)
@@ -88,11 +80,11 @@ class LabelScorer(Protocol):
 
     @property
     def max_tail_tokens(self) -> int:
-        """Longest question the engine accepts, in tokens: a public constant."""
+        """Longest query in tokens, a public constant."""
         ...
 
     def count_tokens(self, text: str) -> int:
-        """Number of the model's tokens in ``text``."""
+        """Count the model's tokens."""
         ...
 
     def score_labels(
@@ -102,30 +94,28 @@ class LabelScorer(Protocol):
         *,
         content_free: Sequence[str] = (),
     ) -> list[list[float] | None]:
-        """Log-scores of ``words`` after each prompt: one row a prompt, one column a word.
+        """Return log-scores, one row per prompt and one column per word. None where a member could not be evaluated (it
+        abstains).
 
         Args:
-            prompts: Members to ask. Heads and tails are equal within one call.
-            words: Label words, distinct.
-            content_free: Tails that hold no question ("N/A", ...). When given, scores are divided by the
-                scores after these tails under the same member (contextual calibration).
-
-        Returns:
-            One row per prompt, or None where that member could not be evaluated (it abstains).
+            prompts: Members with equal heads and tails.
+            words: Distinct label words.
+            content_free: Tails without a query ("N/A", ...). Scores are divided by those after these tails (contextual
+                calibration).
         """
         ...
 
     def forget(self, *members: Hashable) -> None:
-        """Drop everything that is cached of these members, content and scores."""
+        """Drop everything cached of these members."""
         ...
 
     def warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Build the caches of these members, so that answer times no longer show which were cold."""
+        """Build these members' caches, so that answer times do not show cold ones."""
         ...
 
 
 Token: TypeAlias = int | str
-"""One token of a model: its number, or its text where a server tells no numbers. One engine uses one kind."""
+"""One token: its number, or its text where a server gives no numbers."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -133,9 +123,9 @@ class Continuation:
     """One member's prompt and the text after it so far.
 
     Args:
-        prompt: The member's prompt. Here the tail is public, like the head.
-        written: Tokens that follow the tail: of a private run those released so far, hence public.
-        draw: The member's own coin, uniform in [0, 1), which picks a token from its distribution.
+        prompt: The member's prompt, with a public tail.
+        written: Tokens after the tail. In a private run they are released, hence public.
+        draw: The member's own uniform in [0, 1), which picks a token from its distribution.
 
     Examples:
         >>> asked = Continuation(prompt, written=(), draw=0.25)
@@ -153,20 +143,16 @@ class Continuation:
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """Public rule that takes a token from a member's next-token distribution, the same for all members of one call.
+    """Public rule that takes a token from a member's distribution, the same for all members of a call.
 
     Args:
-        temperature: 0 takes the most probable token, ties to the smaller one. Above, the distribution is flattened
-            or sharpened by it and the member's coin picks a token.
-        repetition_penalty: At least 1. The logit of a token that was written already is divided by it if positive
-            and multiplied by it if negative (Keskar et al. 2019): a function of released tokens only.
+        temperature: 0 takes the most probable token, ties to the smaller one. Otherwise the member's ``draw`` picks one
+            at this temperature.
+        repetition_penalty: At least 1. Divides positive and multiplies negative logits of written tokens (Keskar et al.
+            2019).
         banned: Tokens that are never taken.
-        chat: Present head + body + tail as one user turn, in the chat template that the model carries, and let the
-            model answer it. Without, the text is simply continued. None leaves that to the chain, which takes the
-            template of a model that has one. An engine that is asked directly takes it for False.
-
-    Raises:
-        InvalidParameter: A value is out of bounds.
+        chat: Present head + body + tail as one user turn in the model's chat template. None: the chain decides, and an
+            engine by itself continues the text.
 
     Examples:
         >>> Decoding(temperature=0.7, banned=["#"]).banned
@@ -188,9 +174,7 @@ class Decoding:
 
 @runtime_checkable
 class TextGenerator(Protocol):
-    """Base of engines that work token by token: their tokens, and their caches of members.
-
-    :class:`NextTokenVoter` and :class:`NextTokenScorer` say how a token is found.
+    """Base of engines that work token by token: :class:`NextTokenVoter` and :class:`NextTokenScorer`.
 
     Examples:
         >>> isinstance(engine, TextGenerator)
@@ -206,24 +190,24 @@ class TextGenerator(Protocol):
 
     @property
     def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text. Other control tokens are never taken, and are no candidates."""
+        """Tokens that end a text. Other control tokens are never taken."""
         ...
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens. A longer one abstains or has no scores."""
+        """Most tokens of head + body + tail + written. A longer member abstains or has no scores."""
         ...
 
     def count_tokens(self, text: str) -> int:
-        """Number of the model's tokens in ``text``."""
+        """Count the model's tokens."""
         ...
 
     def detokenize(self, tokens: Sequence[Token]) -> str:
-        """Text of ``tokens``, which this engine has written or scored. Broken UTF-8 at the ends becomes U+FFFD."""
+        """Return the text. Broken UTF-8 at the ends becomes U+FFFD."""
         ...
 
     def forget(self, *members: Hashable) -> None:
-        """Drop everything that is cached of these members."""
+        """Drop these members' caches."""
         ...
 
 
@@ -231,8 +215,8 @@ class TextGenerator(Protocol):
 class NextTokenVoter(TextGenerator, Protocol):
     """Writes the next token for many members at once.
 
-    The token of one member must depend on that member's own head, body and tail, its written tokens, its coin and the
-    decoding, and on nothing of any other member: not on its content, not on its length, to the last bit of a logit.
+    A member's token must depend on its own prompt, written tokens and draw, and the decoding, and on nothing of any
+    other member, to the last bit of a logit.
 
     Examples:
         >>> asked = [Continuation(prompt, written=(), draw=0.5) for prompt in prompts]
@@ -246,23 +230,23 @@ class NextTokenVoter(TextGenerator, Protocol):
         ...
 
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:
-        """Next token of every member, in order. None where a member could not be evaluated (it abstains).
+        """Return every member's next token, in order. None where it could not be evaluated (it abstains).
 
         Args:
-            asked: Members to ask, each with its own written tokens. Heads and tails are equal within one call.
-            decoding: How a token is taken from the distribution.
+            asked: Members with equal heads and tails.
+            decoding: Rule that takes a token.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TokenScores:
-    """Log-probabilities of the public model and the members for the same candidates of the next token.
+    """Log-probabilities of the public model and the members for the same candidates.
 
     Args:
-        tokens: Candidates, each once, found from the public prompt alone.
-        public: The public model's log-probabilities of them, (number of candidates,).
-        members: Each member's own, in order. None for one that could not be evaluated. Private.
+        tokens: Distinct candidates, found from the public prompt alone.
+        public: The public model's log-probabilities, (candidates,).
+        members: Each member's own, in order. None for a failed member. Private.
 
     Examples:
         >>> ledger.spend(mechanism.event)  # a ClippedSum's: a whole round, before its first token
@@ -280,11 +264,10 @@ class TokenScores:
 
 @runtime_checkable
 class NextTokenScorer(TextGenerator, Protocol):
-    """Scores candidates for the next token for many members at once, beside the same model without private text.
+    """Scores candidates for the next token, for many members and for the same model without private text.
 
-    Log-probabilities are normalized over the whole vocabulary. Those of one member must depend on that member's own
-    head, body and tail, its written tokens and the candidates. Candidates and public log-probabilities on the public
-    prompt alone: on nothing of any member, to the last bit.
+    Log-probabilities are normalized over the vocabulary. A member's must depend on its own prompt, its written tokens
+    and the candidates. Candidates and public log-probabilities must depend on the public prompt alone, to the last bit.
 
     Examples:
         >>> public = Continuation(MemberPrompt("Texts of one kind: ", "", "Text:", "public"), written=(), draw=0.0)
@@ -295,25 +278,20 @@ class NextTokenScorer(TextGenerator, Protocol):
     def score_next_token(
         self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
     ) -> TokenScores:
-        """Score the most probable next tokens of the public prompt.
+        """Score the most probable next tokens of the public prompt. Failure on it raises ModelUnavailable.
 
         Args:
-            public: The prompt without a private example. Coins of continuations are not used.
-            members: Members to ask. Heads, tails and written tokens are those of ``public``. May be empty.
-            candidates: How many tokens, at least 1, beside those that end a text, which are always among them.
+            public: The prompt without private examples. No ``draw`` is used.
+            members: Members with the heads, tails and written tokens of ``public``, or none.
+            candidates: Number of tokens, beside those that end a text.
             chat: As in :class:`Decoding`.
-
-        Raises:
-            ModelUnavailable: The public prompt could not be evaluated.
         """
         ...
 
 
 @runtime_checkable
 class ChecksPrompts(Protocol):
-    """A chat model that can tell, without a call, whether it would refuse a prompt.
-
-    Private chains ask it about public prompts before they charge.
+    """A chat model that can check a public prompt without a call. Private chains do so before they charge.
 
     Examples:
         >>> if isinstance(chat_model, ChecksPrompts):
@@ -321,20 +299,13 @@ class ChecksPrompts(Protocol):
     """
 
     def check_prompt(self, messages: list[Any]) -> None:
-        """Check the length of a prompt, and that it can be tokenized.
-
-        Args:
-            messages: LangChain messages.
-
-        Raises:
-            InvalidParameter: A call would refuse the prompt.
-        """
+        """Raise InvalidParameter if a call would refuse these LangChain messages."""
         ...
 
 
 @runtime_checkable
 class HasFile(Protocol):
-    """A model that is one file on this machine.
+    """A model in one local file.
 
     Examples:
         >>> if isinstance(engine, HasFile):
@@ -342,13 +313,13 @@ class HasFile(Protocol):
     """
 
     def file_sha256(self) -> str:
-        """Hexadecimal SHA-256 of the file, for the record of a prompt's writer."""
+        """Return the file's hexadecimal SHA-256."""
         ...
 
 
 @runtime_checkable
 class HasCache(Protocol):
-    """An engine that keeps what it has evaluated of a member for the next call, up to a bound.
+    """An engine with a bounded cache of members.
 
     Examples:
         >>> if isinstance(engine, HasCache):
@@ -357,13 +328,13 @@ class HasCache(Protocol):
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of member states kept at most. A setting, not what is kept now."""
+        """Largest size in bytes, a setting."""
         ...
 
 
 @runtime_checkable
 class ReportsThroughput(Protocol):
-    """An engine that knows its speed and its appetite, for estimates before a run.
+    """An engine that knows its speed and memory, for estimates before a run.
 
     Examples:
         >>> if isinstance(engine, Measured):
@@ -371,17 +342,17 @@ class ReportsThroughput(Protocol):
     """
 
     def tokens_per_second(self) -> float:
-        """Tokens of a prompt evaluated per second, measured on public text."""
+        """Prompt tokens evaluated per second, on public text."""
         ...
 
     def bytes_per_token(self) -> int:
-        """Bytes of cache that one token of one member takes."""
+        """Cache bytes per token."""
         ...
 
 
 @runtime_checkable
 class Embeds(Protocol):
-    """A public table of embeddings: one vector a word, the same for every text.
+    """A public table of embeddings: one vector per word.
 
     Examples:
         >>> isinstance(table, Embeds)
@@ -391,20 +362,18 @@ class Embeds(Protocol):
 
     @property
     def words(self) -> Sequence[str]:
-        """Words or subwords, each once."""
+        """Distinct words or subwords."""
         ...
 
     @property
     def vectors(self) -> NDArray[np.floating]:
-        """Their vectors, (number of words, dimension)."""
+        """Vectors, (words, dimension)."""
         ...
 
 
 @runtime_checkable
 class EmbedsSubwords(Embeds, Protocol):
-    """A table that cuts texts into its own subwords: byte pairs, sentence pieces.
-
-    Both directions are public functions: they know no text but the one that is given.
+    """A table that cuts texts into its own subwords.
 
     Examples:
         >>> isinstance(table, EmbedsSubwords)
@@ -414,18 +383,18 @@ class EmbedsSubwords(Embeds, Protocol):
 
     @property
     def unknown_id(self) -> int | None:
-        """Id of words that the table does not hold, if it has one."""
+        """Id of unknown words, if any."""
         ...
 
     @property
     def special_ids(self) -> Collection[int]:
-        """Ids that are never written out: control, padding and unused tokens."""
+        """Ids of control, padding and unused tokens, which are never written."""
         ...
 
     def encode(self, text: str) -> Sequence[int]:
-        """Ids of a text, all of it, without any that begin or end a text."""
+        """Return ids, without begin or end tokens."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids."""
+        """Return the text of ids."""
         ...

@@ -1,7 +1,4 @@
-"""Privacy costs of releases: events, one accountant, calibration, a durable ledger, certificates.
-
-Imports no LangChain and no model.
-"""
+"""Privacy accounting, without LangChain or a model."""
 
 from __future__ import annotations
 

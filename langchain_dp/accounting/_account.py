@@ -1,4 +1,4 @@
-"""The common parts of a ledger and its plans: the store, the budget, and the cost of the used releases, on demand."""
+"""Common parts of a ledger and its plans."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NOUNS = {"NoisyMaxEvent": "question", "LimitedDomainEvent": "token", "Exponenti
 
 
 class SharedOnCopy:
-    """A holder of counts that exist once: a copy is the same object."""
+    """Base of objects whose copy is the same object."""
 
     def __copy__(self) -> Self:
         return self
@@ -48,7 +48,7 @@ class SharedOnCopy:
 
 
 class Refusals:
-    """Number of refusals of an open ledger in this process. Not stored. A forked child begins at 0."""
+    """Refusals in this process."""
 
     def __init__(self) -> None:
         self._number, self._process = 0, forks.process()
@@ -56,43 +56,37 @@ class Refusals:
         forks.renew_lock(self)
 
     def add(self, refusal: BudgetExceeded) -> BudgetExceeded:
-        """Count a refusal, and return it to be raised."""
         with self._lock:
             self._number, self._process = self.number + 1, forks.process()
         return refusal
 
     @property
     def number(self) -> int:
-        """Refusals so far."""
         return self._number if self._process == forks.process() else 0
 
 
 class BaseLedger(SharedOnCopy):
-    """Common base of both kinds of ledger: its path, its refusals, and closing."""
+    """Base of both kinds of ledger."""
 
     _store: LedgerStore
     _refusals: Refusals
 
     @property
     def path(self) -> str | None:
-        """Absolute path of the file, or the URL of the schema. None in memory."""
+        """Absolute path of the file, or URL. None in memory."""
         return self._store.path
 
     def verify(self) -> None:
-        """Add up all entries again. Opening a large ledger adds up the newest ones alone, up to 100,000.
-
-        Raises:
-            LedgerCorrupt: Counts and entries do not agree.
-        """
+        """Add up all entries again, or raise LedgerCorrupt. Opening a ledger may add up the newest only."""
         self._store.verify()
 
     @property
     def refusals(self) -> int:
-        """Return how often this object, in this process, refused a charge or a plan beyond the budget."""
+        """Number of this object's refusals in this process."""
         return self._refusals.number
 
     def close(self) -> None:
-        """Close the ledger. Later uses of it and of its plans are refused."""
+        """Close the ledger and its plans."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -105,11 +99,7 @@ class BaseLedger(SharedOnCopy):
 
 
 class Prepaid:
-    """Blocks of up to ``block`` releases that one process pays for in one write and spends from memory. Thread-safe.
-
-    The rest of a block is lost when the process dies or closes its ledger: nothing is refunded. A forked child begins
-    without a block, or parent and child would both spend the same one.
-    """
+    """Blocks of releases that are paid for in one write. Their rest is lost, and a forked child begins without one."""
 
     def __init__(self, store: PlanStore, block: int) -> None:
         self.block = block
@@ -121,7 +111,7 @@ class Prepaid:
         forks.watch(self)
 
     def take(self, plan: StoredPlan, event: str, count: int, caller: str) -> bool:
-        """Spend ``count`` releases from a block, or from a new one. False, with nothing spent, if too few are left."""
+        """Spend ``count`` releases, or nothing if too few are left."""
         key = (plan.name, plan.time, event)
         item, most = plan.items[event]
         with self._lock:
@@ -138,21 +128,18 @@ class Prepaid:
             return True
 
     def left(self, plan: StoredPlan, event: str) -> int:
-        """Return the number of prepaid releases that this process has not spent."""
         with self._lock:
             self._check_process()
             return self._left.get((plan.name, plan.time, event), 0)
 
     def drop(self) -> None:
-        """Give up the rest: the ledger is closed."""
         with self._lock:
             self._left.clear()
 
     def before_fork(self) -> None:
-        """Nothing: a child takes nothing along. The lock is not waited for, since a database is asked under it."""
+        """Do not wait for the lock, which is held during database writes."""
 
     def after_fork(self) -> None:
-        """Begin without a block in a child, whose lock is new."""
         self._check_process()
 
     def _check_process(self) -> None:
@@ -161,7 +148,7 @@ class Prepaid:
 
 
 class Account(SharedOnCopy):
-    """An open ledger: its store, and a cache of composed costs. An unpickled account is the same ledger."""
+    """An open ledger. An unpickled account is the same ledger."""
 
     def __init__(self, store: PlanStore, prepay_block: int | None = None) -> None:
         self.budget = store.budget
@@ -183,17 +170,14 @@ class Account(SharedOnCopy):
         return (_reopened, (self.budget, self.store.path, self.store.ledger_id, block))
 
     def unspent(self, plan: StoredPlan, event: str) -> int:
-        """Return the number of releases that this process has prepaid and not spent."""
         return 0 if self.prepaid is None else self.prepaid.left(plan, event)
 
     def close(self) -> None:
-        """Close the store. Prepaid releases are lost."""
         self.store.close()
         if self.prepaid is not None:  # only now: a thread could pay for another block before
             self.prepaid.drop()
 
     def cost(self, counts: Sequence[tuple[str, int]], delta: float) -> float:
-        """Return the composed epsilon of (event JSON, count) pairs at ``delta``, each computed once."""
         key = (*sorted(counts), delta)
         with self._lock:
             if key not in self._known:
@@ -201,7 +185,6 @@ class Account(SharedOnCopy):
             return self._known[key]
 
     def releases(self, event: str, left: tuple[float, float]) -> int:
-        """Return how many of ``event`` fit into ``left``, (epsilon, delta)."""
         if not (left[0] > SLACK * self.budget.epsilon and left[1] > SLACK * self.budget.delta):
             return 0
         key = (event, *left)
@@ -217,14 +200,12 @@ class Account(SharedOnCopy):
         self._known[key] = value
 
     def left(self, plans: Sequence[StoredPlan]) -> tuple[float, float]:
-        """Return the (epsilon, delta) that ``plans`` leave unreserved. Never negative."""
         epsilon, delta = claims(plans)
         return max(self.budget.epsilon - epsilon, 0.0), max(self.budget.delta - delta, 0.0)
 
     def spent(
         self, plans: Sequence[StoredPlan], used: Mapping[int, int] | None = None, *, round_up: bool
     ) -> tuple[float, float]:
-        """Sum over plans the cost of their used counts at their delta. An unused plan costs nothing."""
         used = self.store.used(plans) if used is None else used
         costs = [self._spent(plan, used, round_up) for plan in plans]
         return math.fsum(epsilon for epsilon, _ in costs), math.fsum(delta for _, delta in costs)
@@ -250,11 +231,6 @@ class Account(SharedOnCopy):
         at_most: int,
         before: Mapping[str, int] | None = None,
     ) -> str:
-        """Return a sentence with the cost of ``count`` more releases of ``event``, and the rest ``left`` of ``whole``.
-
-        ``left`` is (epsilon left, delta of the composition), ``before`` the releases so far per event. Above
-        ``at_most`` releases no cost is computed: a refusal must not take long.
-        """
         before = {name: used for name, used in (before or {}).items() if used}
         request = f"This {_noun(event)}" if count == 1 else f"These {count:,} {_noun(event)}s"
         cost = math.inf
@@ -269,10 +245,6 @@ class Account(SharedOnCopy):
     def exceeded(
         self, sentence: str, *, asked: str, fits: int, whole: tuple[float, float] | None = None
     ) -> BudgetExceeded:
-        """Return the counted refusal that ``sentence`` begins: nothing was charged or stored.
-
-        ``fits`` is how many would fit, ``whole`` the (epsilon, delta) in which the whole request would fit.
-        """
         plans = self.store.plans()
         spent, reserved = self.spent(plans, round_up=False), claims(plans)
         more = f", and {fits} more would fit. Ask for less." if fits else "."
@@ -291,7 +263,7 @@ class Account(SharedOnCopy):
 
 
 class BudgetHolder(SharedOnCopy):
-    """A plan or a whole ledger: its budget, its costs and its certificate."""
+    """A plan or a ledger."""
 
     _account: Account
 
@@ -300,24 +272,23 @@ class BudgetHolder(SharedOnCopy):
 
     @property
     def budget(self) -> PrivacyBudget:
-        """Budget of the whole ledger: the most that all releases together may cost."""
+        """The ledger's budget."""
         return self._account.budget
 
     def spent(self, *, round_up: bool = False) -> tuple[float, float]:
-        """Return the (epsilon, delta) cost of the releases so far. For a ledger, the sum over its used plans.
+        """Return the (epsilon, delta) of the releases so far. A ledger sums over its used plans.
 
-        Args:
-            round_up: Round the used counts up to one leading digit first. The result is not below the exact one, and a
-                plan composes it only a few dozen times in its life: for a certificate with every release.
+        With ``round_up``, used counts are rounded up to one leading digit, so costs are composed rarely and never too
+        low.
         """
         return self._account.spent(self._reservations(), round_up=round_up)
 
     def reserved(self) -> tuple[float, float]:
-        """Return the (epsilon, delta) that all reserved releases may cost: the promise that holds from now on."""
+        """Return the reserved (epsilon, delta)."""
         return claims(self._reservations())
 
     def remaining(self, event: DpEvent) -> int:
-        """Return how many more releases of ``event`` are covered."""
+        """Return the number of releases left."""
         raise NotImplementedError
 
     def certificate(
@@ -332,17 +303,17 @@ class BudgetHolder(SharedOnCopy):
         parameters: Mapping[str, float | int | str] | None = None,
         round_up: bool = False,
     ) -> PrivacyCertificate:
-        """Return the certificate as of now. For a ledger, over all its plans.
+        """Return the current certificate, for a ledger over all plans.
 
         Args:
-            event: Event whose remaining count and parameters to print. Optional if there is only one.
-            mechanism: Name of the mechanism. The kinds of the events by default.
+            event: Event whose remaining count and parameters are printed. Optional if there is only one.
+            mechanism: Name of the mechanism, by default the kinds of the events.
             model: Name of the model.
-            private: False for seeded or non-private use, with a ``reason``.
+            private: False for seeded or non-private use.
             reason: Why it is not private.
-            notes: Further notes for the reader.
-            parameters: Public parameters. Those of the event by default.
-            round_up: Round ``spent`` up, see :meth:`spent`, and note it.
+            notes: Further notes.
+            parameters: Public parameters, by default the event's.
+            round_up: As for :meth:`spent`.
         """
         account, plans = self._account, self._reservations()
         events = list(dict.fromkeys(key for plan in plans for key in plan.items))
@@ -387,7 +358,6 @@ class BudgetHolder(SharedOnCopy):
 
 @functools.lru_cache(maxsize=_SHARED)
 def _composed(counts: tuple[tuple[str, int], ...], delta: float, neighbors: Neighbors) -> float:
-    """Return the composed epsilon, shared by all ledgers of the process: it depends on public values alone."""
     return composed_epsilon([(event_from_json(event), count) for event, count in counts], delta, neighbors=neighbors)
 
 
@@ -396,12 +366,10 @@ def _reopened(budget: PrivacyBudget, path: str, ledger_id: str, prepay_block: in
 
 
 def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
-    """Sum the reserved epsilons and deltas (basic composition)."""
     return math.fsum(plan.epsilon for plan in plans), math.fsum(plan.delta for plan in plans)
 
 
 def event_key(event: DpEvent) -> str:
-    """Return the JSON key of ``event`` in a ledger. Refuse events that a ledger cannot hold."""
     if not isinstance(event, DpEvent):
         raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
     try:
@@ -425,7 +393,6 @@ def _event_key(event: DpEvent) -> str:
 
 
 def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
-    """Return (event JSON, count) pairs in a fixed order. Equal events are counted together."""
     counts: dict[str, int] = {}
     for pair in events:
         if not isinstance(pair, tuple) or len(pair) != 2:
@@ -438,7 +405,6 @@ def plan_items(events: Sequence[tuple[DpEvent, int]]) -> list[tuple[str, int]]:
 
 
 def in_words(items: Sequence[tuple[str, int]]) -> str:
-    """Describe a plan's releases: "1,000 tokens and 1 choice"."""
     counts: dict[str, int] = {}
     for event, count in items:
         counts[_noun(event)] = counts.get(_noun(event), 0) + count
@@ -446,7 +412,6 @@ def in_words(items: Sequence[tuple[str, int]]) -> str:
 
 
 def _released(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the release inside the part of the data that it reads."""
     return fields["of"] if fields["event"] == "PartEvent" else fields
 
 

@@ -1,4 +1,4 @@
-"""A reserved plan: releases whose kinds and numbers are fixed before the first one."""
+"""Reserved plans."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from langchain_dp.errors import BudgetExceeded, PlanError, QuotaExceeded
 
 
 class LedgerPlan(BudgetHolder):
-    """A reserved plan: events and their maximum counts, fixed before its first release.
+    """Reserved releases: events and their maximum counts, made by :meth:`PrivacyLedger.reserve`.
 
-    :meth:`PrivacyLedger.reserve` makes it. Threads and processes that share the ledger share its counts.
+    Threads and processes that share the ledger share the counts.
 
     Formal guarantee:
         All releases charged to the plan together are (epsilon, delta)-DP under the ledger's neighbors, in any order and
-        however each was chosen from earlier answers (Vadhan and Zhang 2022; Lyu 2022).
+        under any adaptive choice (Vadhan and Zhang 2022; Lyu 2022).
 
     Examples:
         >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 50)], name="answers")
@@ -43,7 +43,7 @@ class LedgerPlan(BudgetHolder):
 
     @property
     def name(self) -> str:
-        """Name of the plan in its ledger."""
+        """Name of the plan."""
         return self._stored.name
 
     @property
@@ -63,32 +63,31 @@ class LedgerPlan(BudgetHolder):
 
     @property
     def settings(self) -> Mapping[str, Any] | None:
-        """Public settings that the plan was reserved for. None without any."""
+        """Public settings of the plan, or None."""
         return self._stored.settings
 
     @functools.cached_property
     def quotas(self) -> Quotas | None:
-        """Quotas per user. None if every user may use up the plan."""
+        """Quotas per user, or None."""
         return None if self._stored.quotas is None else Quotas.from_dict(self._stored.quotas)
 
     def used_by(self) -> dict[str, int]:
-        """Return the number of releases by user id. Empty for a plan without quotas."""
+        """Return the releases per user id."""
         return {} if self._stored.quotas is None else self._account.store.quotas(self._stored)
 
     def spend(self, event: DpEvent, count: int = 1, *, caller: str = "", user_id: str | None = None) -> None:
-        """Charge ``count`` releases of ``event``, durably, before they are made. Nothing is ever refunded.
+        """Charge ``count`` releases durably before they are made. Nothing is refunded.
 
         Args:
             event: An event of the plan.
             count: At least 1.
-            caller: Short public name of the caller, for the record. At most 200 printable characters.
-            user_id: Public name of the user whose quota is charged too. Required for a plan with :class:`Quotas`, and
-                refused for others.
+            caller: Public name for the record, at most 200 characters.
+            user_id: User whose quota is charged, for plans with :class:`Quotas` only.
 
         Raises:
-            BudgetExceeded: Fewer than ``count`` are left in the plan. Nothing was charged.
-            QuotaExceeded: Fewer are left in the user's quota. Nothing was charged.
-            PlanError: The plan does not hold this event, or has no quota for the user. Nothing was charged.
+            BudgetExceeded: The plan has too few left. Nothing was charged, as for the next two.
+            QuotaExceeded: The user's quota has too few left.
+            PlanError: The plan lacks the event or a quota for the user.
             LedgerError: The ledger cannot be trusted or written. Release nothing.
         """
         key, most = self._item(event, count)
@@ -122,27 +121,15 @@ class LedgerPlan(BudgetHolder):
         raise self._account.refusals.add(refusal)
 
     def spend_up_to(self, event: DpEvent, count: int, *, caller: str) -> None:
-        """Charge, durably, the part of ``count`` releases that ``caller`` has not been charged yet.
+        """Charge durably the part of ``count`` releases that ``caller`` has not been charged.
 
-        For a resumed run: a release that an earlier process charged and did not make is not charged twice. Charges of
-        other callers do not count.
+        So a resumed run pays once for a release that it charged and did not make. The plan must have no quotas. Errors
+        are those of :meth:`spend`.
 
         Args:
             event: An event of the plan.
-            count: Releases that are paid for afterwards, from the run's first. At least 1.
-            caller: Public name of the run, 1 to 200 printable characters. No other caller of this plan may use it.
-
-        Raises:
-            BudgetExceeded: Fewer than the missing ones are left in the plan. Nothing was charged.
-            PlanError: The plan does not hold this event, or has quotas. Nothing was charged.
-            LedgerError: The ledger cannot be trusted or written. Release nothing.
-
-        Examples:
-            >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 5)], name="run")
-            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, caller="run")
-            >>> plan.spend_up_to(NoisyMaxEvent(20.0), 2, caller="run")  # charges nothing more
-            >>> plan.remaining(NoisyMaxEvent(20.0))
-            3
+            count: Releases to be paid for, from the run's first.
+            caller: Public name of the run, unique in the plan.
         """
         key, most = self._item(event, count)
         validate.short_text("caller", caller, at_least=1)
@@ -152,7 +139,6 @@ class LedgerPlan(BudgetHolder):
             raise self._exhausted(event, key, missing)
 
     def _item(self, event: DpEvent, count: int) -> tuple[str, int]:
-        """Return key and maximum count of an event of the plan."""
         key = event_key(event)
         validate.integer("count", count, at_least=1)
         if key not in self._stored.items:
@@ -163,12 +149,7 @@ class LedgerPlan(BudgetHolder):
         return key, self._stored.items[key][1]
 
     def account_of(self, user_id: str | None) -> tuple[str, int] | None:
-        """Return user id and quota. None in a plan without quotas. Charges nothing.
-
-        Raises:
-            PlanError: The plan has quotas, and none for this user, or it has none, and a user was named.
-            InvalidParameter: The id is not 1 to 200 printable characters. The message does not show it.
-        """
+        """Return user id and quota, or None without quotas. Charge nothing. A user without a quota raises PlanError."""
         quotas = self.quotas
         if user_id is None and quotas is None:
             return None
@@ -203,17 +184,7 @@ class LedgerPlan(BudgetHolder):
         )
 
     def remaining(self, event: DpEvent, *, user_id: str | None = None) -> int:
-        """Return how many more releases of ``event`` the plan covers. 0 for an event that it does not hold.
-
-        With ``prepay_block`` this includes the releases that this process has paid for and not made.
-
-        Args:
-            event: An event of the plan.
-            user_id: User whose quota must cover them, too. None for the plan alone.
-
-        Raises:
-            PlanError: The plan has no quota for the user.
-        """
+        """Return releases left in the plan and in the quota of ``user_id``, with this process's unused prepaid ones."""
         key = event_key(event)
         whose = None if user_id is None else self.account_of(user_id)
         item, most = self._stored.items.get(key, (None, 0))
@@ -224,31 +195,28 @@ class LedgerPlan(BudgetHolder):
 
     @property
     def shared(self) -> Shared:
-        """State that processes with this plan share: see ``store/releases.py``."""
+        """State that the plan's processes share."""
         return Shared(self._account.store, self._stored)
 
     @property
     def journal(self) -> str:
-        """Journal of the run that reserved the plan. Empty without one."""
+        """Journal of the plan's run, or ""."""
         return self._account.store.journal(self.name)
 
     def save_journal(self, journal: str, *, expected: str) -> None:
-        """Write the journal of the plan's run, durably, in the ledger's file: a copy holds charges and journal of one
-        moment.
-
-        A charge whose outcome is not in the journal has an unknown outcome. It is never drawn again.
+        """Write the run's journal durably beside its charges. A charge without an outcome in it is never drawn again.
 
         Args:
-            journal: The new journal. It holds released values only, and nothing private.
-            expected: The journal that the writer knows. Empty if there is none yet.
+            journal: The new journal. It holds released values only.
+            expected: The journal that the writer knows, or "".
 
         Raises:
-            LedgerError: The ledger holds another journal, or is an older copy. The values just drawn may not leave.
+            LedgerError: The ledger holds another journal, or is an older copy. Release none of the new values.
         """
         self._account.store.keep_journal(self.name, journal, expected)
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Yield the charges to the plan, in order."""
+        """Yield the plan's charges."""
         return self._account.store.entries(self.name)
 
     def __repr__(self) -> str:
@@ -260,7 +228,6 @@ class LedgerPlan(BudgetHolder):
 
 
 def find_plan(account: Account, name: str) -> LedgerPlan:
-    """Return the plan of that name, or raise PlanError."""
     for stored in account.store.plans():
         if stored.name == name:
             return LedgerPlan(account, stored)

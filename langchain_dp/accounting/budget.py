@@ -1,4 +1,4 @@
-"""The promise of a ledger: how much privacy loss, with which slack, against which neighbors."""
+"""Privacy budgets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from langchain_dp.accounting.events import Neighbors
 from langchain_dp.errors import InvalidParameter, MostlyNoiseWarning, WeakPromiseWarning
 
 USUAL = 10.0
-"""Largest epsilon without a warning."""
 _MOST = 500.0  # nats. A budget beyond promises nothing, and the accountant's exponentials stay finite
 _NAMES = {member.name.lower(): member for member in Neighbors}
 
 
 def neighbors_from(value: Neighbors | str) -> Neighbors:
-    """Return the neighboring relation that ``value`` is or names, in any case ("replace_one")."""
     name = value.strip().lower().replace("-", "_") if isinstance(value, str) else getattr(value, "name", "").lower()
     relation = _NAMES.get(name)
     if relation is None or not (isinstance(value, str) or value is relation):
@@ -31,16 +29,12 @@ def neighbors_from(value: Neighbors | str) -> Neighbors:
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
-    """The (epsilon, delta) that all releases of one ledger together may cost.
+    """The most (epsilon, delta) that all releases of one ledger may cost.
 
     Args:
-        epsilon: Largest total privacy loss, in nats, in (0, 500].
-        delta: Probability mass on which the bound may fail, in (0, 1). A constant: never derived from the data under
-            add/remove.
-        neighbors: Which two data sets must look alike. A member of ``Neighbors`` or its name.
-
-    Raises:
-        InvalidParameter: A value lies outside its bound.
+        epsilon: Privacy loss in nats, in (0, 500].
+        delta: Probability that the bound may fail, in (0, 1). Under add/remove, never derive it from the data.
+        neighbors: Neighboring relation, or its name.
 
     Examples:
         >>> budget = PrivacyBudget(3.0, delta=1e-6, neighbors="add_or_remove_one")
@@ -56,13 +50,13 @@ class PrivacyBudget:
         remedy = "Usual budgets are 1 to 10; above it, say non-private."
         epsilon = validate.number("epsilon", self.epsilon, above=0.0, at_most=_MOST, remedy=remedy)
         delta = validate.number("delta", self.delta, above=0.0, below=1.0, remedy="A usual choice is 1e-5.")
-        # Frozen: the only way to store what was converted, so that PrivacyBudget(3) equals PrivacyBudget(3.0).
+        # Frozen. Converted, so that PrivacyBudget(3) equals PrivacyBudget(3.0).
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
         object.__setattr__(self, "neighbors", neighbors_from(self.neighbors))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with the relation's name in small letters."""
+        """Return plain values for JSON."""
         return {"epsilon": self.epsilon, "delta": self.delta, "neighbors": self.neighbors.name.lower()}
 
     def __str__(self) -> str:
@@ -72,10 +66,7 @@ class PrivacyBudget:
 def weak_promise_reasons(
     epsilon: float, delta: float, count: int | None = None, of: str = "records"
 ) -> tuple[str, ...]:
-    """Return why (epsilon, delta) promises hardly anything, one sentence each. Empty if it is meaningful.
-
-    ``count`` is the public number of records (or ``of`` something else). None: delta is not judged.
-    """
+    """Return why (epsilon, delta) promises little. Without a public ``count``, delta is not judged."""
     points = []
     if epsilon > USUAL:
         points.append(
@@ -91,20 +82,17 @@ def weak_promise_reasons(
 
 
 LEAST_CLIP = 0.3
-"""Clip in nats below which records can hardly move the public model: only a third of their signal is left."""
+"""Clip in nats below which only a third of the records' signal is left."""
 
 LABELS_FROM_DATA = "the labels were read off the private records: the epsilon does not count that"
-"""Note in a certificate whose labels are no public constant."""
 
 
 def warn_mostly_noise(point: str) -> None:
-    """Warn at the user's line that a plan releases mostly noise, for the reason ``point``. Empty: no warning."""
     if point:
         warn_caller(f"Mostly noise: {point}. More records, fewer releases or a larger budget help.", MostlyNoiseWarning)
 
 
 def warn_small_clip(clip: float) -> None:
-    """Warn if a clip, in nats, is too small for records to show."""
     if clip < LEAST_CLIP:
         warn_mostly_noise(
             f"a clip of {clip:.2g} nats lets the records hardly move the public model, which writes as well for nothing"
@@ -112,7 +100,6 @@ def warn_small_clip(clip: float) -> None:
 
 
 def warn_weak_promise(points: tuple[str, ...]) -> None:
-    """Warn at the user's line of each weak point of a promise."""
     for point in points:
         warn_caller(
             f"The promise is weak: {point}. Usual are epsilon of 1 to 10 and delta far below one over the records.",

@@ -1,8 +1,4 @@
-"""Calibration: from a promise to noise, and from noise to the number of releases.
-
-Every result is checked against the accountant after rounding, so that the printed epsilon holds for the returned
-parameters and not only for the root of an equation.
-"""
+"""Calibrate noise to a budget. The accountant checks every result."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ from langchain_dp.errors import InvalidParameter
 _MOST_SIGMA = 1e6  # the accountant takes seconds at it, and votes drown in far less noise
 _DIGITS = 4  # decimals of a returned noise scale: a stable name for the same plan on every machine
 LEAST_SIGMA = 0.3
-"""Smallest noise scale: below it the grid of the noise would show in the privacy profile."""
+"""Below this scale, the noise grid would show in the privacy profile."""
 _MOST_RELEASES = 10**6
 _KEPT = 256  # noise scales that a process remembers
 
@@ -45,15 +41,15 @@ def calibrate_noisy_max(
 
     Args:
         budget: Target (epsilon, delta) and neighbors.
-        queries: Number of releases, at least 1.
-        sampling_probability: Rate q of subsets ("fixed") or records ("resample"), in (0, 1].
+        queries: Number of releases.
+        sampling_probability: Rate of subsets ("fixed") or records ("resample"), in (0, 1].
         sampling: Sampling scheme.
 
     Returns:
-        Standard deviation per class count, in votes, rounded up to 4 decimals, and at least 0.3.
+        Standard deviation per class count, in votes, rounded up to 4 decimals, at least 0.3.
 
     Raises:
-        InvalidParameter: A parameter is out of bounds, or no noise reaches the budget.
+        InvalidParameter: No noise reaches the budget.
 
     Formal guarantee:
         ``epsilon([(NoisyMaxEvent(sigma, q, sampling), queries)], delta, neighbors=...) <= budget.epsilon``.
@@ -62,8 +58,6 @@ def calibrate_noisy_max(
         >>> sigma = calibrate_noisy_max(PrivacyBudget(3.0), queries=100)
         >>> round(sigma, 1)
         19.7
-        >>> epsilon([(NoisyMaxEvent(sigma), 100)], delta=1e-5) <= 3.0
-        True
     """
     _check_budget(budget)
     validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
@@ -96,8 +90,7 @@ def _noisy_max_sigma(
         event = NoisyMaxEvent(sigma, sampling_probability, sampling)
         return epsilon([(event, queries)], delta, neighbors=neighbors)
 
-    # The less noise, the longer the accountant takes over many answers: begin at half of what zero-concentrated
-    # privacy asks for, which is too much.
+    # Start at half of the noise of zero-concentrated privacy: the accountant is slow at little noise.
     tail = math.log(1 / delta)
     enough = sampling_probability * math.sqrt(queries) * (math.sqrt(tail + target) + math.sqrt(tail)) / target
     start = 2.0 ** math.floor(math.log2(min(max(enough / 2, 1.0), _MOST_SIGMA)))
@@ -108,21 +101,18 @@ def _noisy_max_sigma(
 
 
 def calibrate_vector_sum(budget: PrivacyBudget, *, releases: int = 1, replaced: float = 2.0) -> float:
-    """Smallest noise multiplier for which ``releases`` noisy sums of vectors stay within ``budget``.
+    """Return the smallest noise multiplier that keeps ``releases`` noisy vector sums within ``budget``.
 
     Args:
         budget: Target (epsilon, delta) and neighbors.
-        releases: Number of sums that are released.
+        releases: Number of sums.
         replaced: As in :class:`~langchain_dp.accounting.VectorSumEvent`.
 
     Returns:
-        Standard deviation of the noise per coordinate in units of the largest norm, rounded up to 4 decimals.
+        Standard deviation per coordinate in units of the largest norm, rounded up to 4 decimals.
 
     Raises:
-        InvalidParameter: A parameter is out of bounds, or no noise reaches the budget.
-
-    Formal guarantee:
-        ``epsilon([(VectorSumEvent(noise, replaced), releases)], delta, neighbors=...) <= budget.epsilon``.
+        InvalidParameter: No noise reaches the budget.
 
     Examples:
         >>> calibrate_vector_sum(PrivacyBudget(3.0))  # Gaussian mechanism at distance 2
@@ -145,7 +135,6 @@ def _vector_sum_noise(target: float, delta: float, neighbors: Neighbors, release
 
 
 def _rounded_up(cost: Callable[[float], float], target: float, sigma: float) -> float:
-    """Return a noise scale of 4 decimals that the accountant finds within the target: the next, or soon after it."""
     step = 10.0**-_DIGITS
     sigma = round(math.ceil(sigma / step) * step, _DIGITS)
     tried = 0
@@ -158,28 +147,24 @@ def _rounded_up(cost: Callable[[float], float], target: float, sigma: float) -> 
 def calibrate_limited_domain(
     budget: PrivacyBudget, *, tokens: int, sampling_probability: float = 1.0, sampling: SamplingName = "fixed"
 ) -> tuple[float, float]:
-    """Return the largest epsilon0 that keeps ``tokens`` calls of LimitedDomain within ``budget``.
+    """Return the largest epsilon0, and delta0, that keep ``tokens`` calls of LimitedDomain within ``budget``.
 
-    delta0 is a tenth of delta, spread over all calls at their sampling rate.
+    A tenth of delta is spread over all calls. epsilon0 is rounded down to 5 digits.
 
     Args:
         budget: Target (epsilon, delta) and neighbors.
-        tokens: Number of calls: every token, bottom and retry of every candidate prompt.
-        sampling_probability: Rate q of subsets ("fixed") or records ("resample"), in (0, 1].
+        tokens: Number of calls. Every token, bottom and retry counts.
+        sampling_probability: As for :func:`calibrate_noisy_max`.
         sampling: Sampling scheme.
 
-    Returns:
-        (epsilon0, delta0) of one call. epsilon0 is rounded down to 5 significant digits.
-
     Raises:
-        InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
+        InvalidParameter: No epsilon0 reaches the budget.
         UnsupportedEvent: "resample" under neighbors other than add/remove.
 
     Examples:
         >>> epsilon0, delta0 = calibrate_limited_domain(PrivacyBudget(3.0), tokens=50)
         >>> round(epsilon0, 3)
         0.203
-        >>> event = LimitedDomainEvent(epsilon0, delta0)  # to be released 50 times
     """
     _check_budget(budget)
     validate.integer("tokens", tokens, at_least=1)
@@ -204,19 +189,18 @@ def calibrate_limited_domain(
 def calibrate_text_round(
     budget: PrivacyBudget, *, rounds: int, tokens: int, sampling_probability: float = 1.0
 ) -> float:
-    """Return the largest epsilon0 that keeps ``rounds`` rounds of texts within ``budget``.
+    """Return the largest epsilon0 of a token that keeps ``rounds`` rounds of texts within ``budget``.
+
+    It is at most 20, and rounded down to 4 digits.
 
     Args:
         budget: Target (epsilon, delta) and neighbors.
         rounds: Number of rounds, each with its own draw. 1 for disjoint groups of records.
-        tokens: Largest number of tokens in one text.
-        sampling_probability: Rate q of the members, in (0, 1].
-
-    Returns:
-        epsilon0 of one token, rounded down to 4 significant digits, and at most 20.
+        tokens: Most tokens of one text.
+        sampling_probability: Rate of the members, in (0, 1].
 
     Raises:
-        InvalidParameter: A parameter is out of bounds, or nothing reaches the budget.
+        InvalidParameter: No epsilon0 reaches the budget.
 
     Examples:
         >>> epsilon0 = calibrate_text_round(PrivacyBudget(3.0), rounds=10, tokens=40, sampling_probability=0.1)
@@ -249,23 +233,14 @@ def _text_round_epsilon0(
 
 
 def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
-    """Return the largest number of releases of ``event`` whose composition stays within ``budget``.
-
-    Args:
-        event: Any event that the accountant knows.
-        budget: Target (epsilon, delta) and neighbors.
-
-    Returns:
-        A count in [0, 1,000,000].
+    """Return the largest number of releases of ``event`` within ``budget``, at most 1,000,000.
 
     Raises:
-        UnsupportedEvent: There is no sound bound for the event under these neighbors.
+        UnsupportedEvent: The event has no sound bound under these neighbors.
 
     Examples:
         >>> max_releases(NoisyMaxEvent(10.0), PrivacyBudget(3.0))
         25
-        >>> max_releases(NoisyMaxEvent(10.0, sampling_probability=0.1), PrivacyBudget(3.0)) > 2_000
-        True
     """
 
     def fits(count: int) -> bool:
@@ -287,10 +262,6 @@ def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
 def _smallest(
     cost: Callable[[float], float], target: float, *, start: float, name: str, most: float = math.exp(40)
 ) -> float:
-    """Return the root of ``cost(x) = target`` for a decreasing cost, x up to ``most``, to 5 digits (in log x).
-
-    On a terminal a bar shows the steps of a search that takes more than 5 seconds.
-    """
     with tqdm(desc="calibrating noise", unit="step", disable=None, delay=5) as bar:
 
         def counted(x: float) -> float:

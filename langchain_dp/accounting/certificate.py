@@ -1,4 +1,4 @@
-"""Certificates: the promise that covers a released answer or a sanitized text."""
+"""Certificates of answers and texts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ from langchain_dp.accounting.signing import code_digest, signed_text
 from langchain_dp.errors import InvalidParameter
 
 PUBLIC_COUNT = "the number of records is public"
-"""Note of every certificate whose neighbours hold equally many records."""
 
 INCLUDING = "released text went into this: what it cost is counted as reserved, and added up"
-"""Note of a certificate with more than one source by :meth:`PrivacyCertificate.including`."""
 
 ROUNDED = "spent is rounded up"
-"""Note of a certificate that composes rarely. See ``spent(round_up=True)`` of a ledger."""
 
 _RELATIONS = {
     Neighbors.REPLACE_ONE: "replace one record",
@@ -36,14 +33,13 @@ _RELATIONS = {
 }
 
 KIND = "metric privacy"
-"""Mark in ``to_dict``, so that no reader takes the numbers for an (epsilon, delta)."""
+"""Mark of numbers that are no (epsilon, delta)."""
 
 WHOLE_TEXTS = "whole-texts"
-"""The metric in which any two texts are 1 apart: under it eta is a pure, local epsilon of a text."""
+"""Metric in which any two texts are 1 apart, so eta is a local epsilon."""
 
 
 def library_version() -> str:
-    """Return the installed version of this package, or "unknown" without an installation."""
     try:
         return importlib.metadata.version("langchain-dp")
     except importlib.metadata.PackageNotFoundError:
@@ -51,7 +47,7 @@ def library_version() -> str:
 
 
 class BaseCertificate:
-    """Common base of certificates: strict JSON and back, text, a table in a notebook, pickles."""
+    """Common base of certificates."""
 
     mechanism: str
     private: bool
@@ -62,17 +58,13 @@ class BaseCertificate:
     _marks: ClassVar[Mapping[str, str]] = {}  # further plain values beside the fields
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for strict JSON: infinity is the string "inf"."""
+        """Return plain values for JSON, with "inf" for infinity."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         return {**self._marks, **fields, "notes": list(self.notes), "parameters": dict(self.parameters)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the certificate that ``to_dict`` wrote.
-
-        Raises:
-            InvalidParameter: A field is missing, unknown or outside its bound, or it is a certificate of another kind.
-        """
+        """Return the certificate that ``to_dict`` wrote, or raise InvalidParameter."""
         named = dataclasses.fields(cls)  # type: ignore[arg-type]  # every certificate is one
         names = sorted([*cls._marks, *(field.name for field in named)])
         try:
@@ -87,7 +79,6 @@ class BaseCertificate:
 
     @classmethod
     def _read(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Convert plain values to constructor arguments."""
         raise NotImplementedError
 
     def _check_reason(self, name: str, loss: float) -> None:
@@ -100,13 +91,11 @@ class BaseCertificate:
             raise InvalidParameter(f"Expected {name}=inf only with private=False. Give private=False and the reason.")
 
     def _store(self, **values: Any) -> None:
-        """Store converted fields, with a public and frozen copy of the parameters."""
         parameters = {name: public(name, value) for name, value in self.parameters.items()}
         for name, value in {**values, "parameters": MappingProxyType(parameters)}.items():
             object.__setattr__(self, name, value)  # frozen: the only way
 
     def _rows(self) -> list[tuple[str, str]]:
-        """Return (name, value) in reading order. "NOT PRIVATE" first where it applies."""
         rows = [] if self.private else [("NOT PRIVATE", self.reason)]
         rows += self._own_rows()
         rows += [(f"parameter {name}", shown(value)) for name, value in self.parameters.items()]
@@ -115,11 +104,9 @@ class BaseCertificate:
         return [(one_line(name), one_line(value)) for name, value in rows]
 
     def _own_rows(self) -> list[tuple[str, str]]:
-        """Return the rows of this kind of certificate."""
         raise NotImplementedError
 
     def _summary(self) -> str:
-        """Return the promise for ``repr``."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -128,16 +115,12 @@ class BaseCertificate:
         return f"{type(self).__name__}(NOT PRIVATE: {one_line(self.reason)}; {one_line(self.mechanism)})"
 
     def to_json(self) -> str:
-        """Return strict JSON (no Infinity) that :meth:`from_json` reads back to an equal certificate."""
+        """Return strict JSON."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the certificate that :meth:`to_json` wrote.
-
-        Raises:
-            InvalidParameter: The text is no certificate of this kind.
-        """
+        """Return the certificate of :meth:`to_json`, or raise InvalidParameter."""
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -156,7 +139,6 @@ class BaseCertificate:
                          + [f"  {name:<{width}}  {value}" for name, value in rows])  # fmt: skip
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks, in the page's colors, so that it reads on light and dark."""
         title = "Privacy certificate" if self.private else "NOT PRIVATE"
         cell = "padding:2px 10px;text-align:left;border-top:1px solid currentColor;color:inherit;background:transparent"
         body = "".join(
@@ -172,37 +154,30 @@ class BaseCertificate:
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class PrivacyCertificate(BaseCertificate):
-    """The privacy of a release, in public terms only.
+    """The privacy of a release, in public terms.
 
-    It keeps two claims apart: ``epsilon`` and ``delta`` are *reserved* (they cover everything the plan may ever
-    release), ``spent`` is the cost of the releases so far.
+    ``epsilon`` and ``delta`` are *reserved* for everything the plan may release. ``spent`` is the cost so far.
 
     Args:
-        mechanism: Name of the mechanism, e.g. "report noisy max".
+        mechanism: Name of the mechanism.
         epsilon: Reserved epsilon, in nats. Infinite only if not private.
-        delta: Reserved delta, in [0, 1].
-        neighbors: Which two data sets must look alike.
-        spent: (epsilon, delta) of the releases so far.
-        remaining: How many more such releases the plan covers. None if that is no one number.
+        delta: Reserved delta.
+        neighbors: Neighboring relation.
+        spent: (epsilon, delta) so far.
+        remaining: Number of releases left, or None.
         model: Name of the model.
         library_version: Version of this package.
         private: False for seeded and non-private methods.
-        reason: Why it is not private. Empty if it is.
-        notes: Further notes for the reader. Under replace-one and zero-out, the note that the number of records is
-            public is added.
-        parameters: Public parameters of the mechanism, e.g. ``{"sigma": 1.3}``.
-        sources: The reservations that ``epsilon`` and ``delta`` add up: first the one charged for the releases, then
-            those that paid for released text used as input (:meth:`including`).
-
-    Raises:
-        InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``epsilon``.
+        reason: Why it is not private.
+        notes: Further notes. Replace-one and zero-out add that the number of records is public.
+        parameters: Public parameters, e.g. ``{"sigma": 1.3}``.
+        sources: Reservations that ``epsilon`` and ``delta`` add up: the one charged, then those of released input text
+            (:meth:`including`).
 
     Examples:
         >>> certificate = ledger.certificate(NoisyMaxEvent(10.0), mechanism="report noisy max")
         >>> PrivacyCertificate.from_json(certificate.to_json()) == certificate
         True
-        >>> certificate.remaining
-        25
     """
 
     mechanism: str
@@ -234,7 +209,7 @@ class PrivacyCertificate(BaseCertificate):
         self._store(epsilon=epsilon, delta=delta, neighbors=neighbors, spent=spent, notes=notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for strict JSON: infinity is the string "inf", neighbors their name."""
+        """Return plain values for JSON, with "inf" for infinity."""
         return super().to_dict() | {
             "epsilon": loss_out(self.epsilon),
             "neighbors": self.neighbors.name.lower(),
@@ -253,37 +228,22 @@ class PrivacyCertificate(BaseCertificate):
         return {**values, "epsilon": loss_in(values["epsilon"]), "spent": spent, "sources": sources}
 
     def sign(self, key: str | os.PathLike[str]) -> str:
-        """Return the certificate as signed text, which anybody with the public key can check.
+        """Return text signed with ``key``, a PEM file of an Ed25519 private key, for ``SignedCertificate.read``.
 
-        The text holds this certificate, the ledger's id, and the version and a hash of this package's code. Check it
-        with ``langchain-dp ledger --check``, or ``SignedCertificate.read``.
-
-        Args:
-            key: PEM file of an Ed25519 private key.
-
-        Raises:
-            InvalidParameter: The file is no such key.
-            MissingExtra: cryptography is not installed.
+        It holds this certificate, the ledger's id, and the version and a hash of this package's code.
         """
         ledger = self.sources[0].ledger if self.sources else ""
         fields = {"certificate": self.to_dict(), "code": code_digest(), "ledger": ledger, "version": library_version()}
         return signed_text(fields, key)
 
     def as_sources(self) -> tuple[ReleaseCost, ...]:
-        """Return the costs of using releases of this certificate as input. None if it cost nothing."""
+        """Return the costs of its releases."""
         return self.sources or sources_of(self.to_dict())
 
     def including(self, costs: Sequence[ReleaseCost]) -> PrivacyCertificate:
-        """Return the certificate of results made with released text: the promise of both.
+        """Return the certificate of results made with released text: its ``costs`` add up (basic composition).
 
-        Epsilons and deltas add up, within one ledger and over several (basic composition, which holds however the later
-        run was chosen). A reservation that is named twice counts once: its claim covers all of its releases.
-
-        Args:
-            costs: Costs of the released text. ``spent`` counts them as reserved.
-
-        Raises:
-            InvalidParameter: The text was released for other neighbors, so the promises do not add up.
+        A reservation counts once. Costs under other neighbors raise InvalidParameter.
         """
         own = self.as_sources()
         known = {(source.ledger, source.plan) for source in own}
@@ -340,32 +300,27 @@ def _loss_pair(name: str, slack: str, epsilon: float, delta: float) -> tuple[flo
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class MetricCertificate(BaseCertificate):
-    """The promise that covers sanitized text, in public terms only.
+    """The promise that covers sanitized text, in public terms.
 
     Args:
-        mechanism: Name of the mechanism, e.g. "exponential".
+        mechanism: Name of the mechanism.
         eta: Loss of one release, in nats per unit of distance in ``table``. Infinite only if not private.
-        table: Name of the public table of word vectors that defines distances.
-        neighbor_distance: Distance of a typical word to its nearest neighbor in the table, or None.
-        replaced: Probability that a word becomes another word, or None if unknown.
-        user_spent: The largest sum of releases of any one user, in the unit of eta. None: no user was named.
-        document_spent: The largest sum of releases of any one document. None if nothing was released.
-        user_limit: Limit of one user's releases. None for no limit.
-        document_limit: Limit of one document's releases. None for no limit.
+        table: Public table of word vectors.
+        neighbor_distance: Distance of a typical word to its nearest neighbor.
+        replaced: Probability that a word changes.
+        user_spent: Largest sum of one user's releases, in the unit of eta.
+        document_spent: The same for a document.
+        user_limit: Limit per user.
+        document_limit: Limit per document.
         releases: Number of charged releases.
         library_version: Version of this package.
         private: False for seeded and non-formal modes.
-        reason: Why it is not private. Empty if it is.
-        notes: Parts that pass in clear, and further notes for the reader.
-        parameters: Further public parameters.
-
-    Raises:
-        InvalidParameter: A value lies outside its bound, or ``private`` contradicts ``reason`` or ``eta``.
+        reason: Why it is not private.
+        notes: Parts that pass in clear, and further notes.
+        parameters: Public parameters.
 
     Examples:
         >>> certificate = MetricCertificate(mechanism="exponential", eta=4.0, table="glove", neighbor_distance=2.5)
-        >>> certificate
-        MetricCertificate(exponential, eta=4 per distance in glove, releases=0)
         >>> certificate.word_loss
         10.0
     """
@@ -402,11 +357,11 @@ class MetricCertificate(BaseCertificate):
 
     @property
     def word_loss(self) -> float | None:
-        """Nats between two texts that differ in one word, by its nearest neighbor: eta x distance."""
+        """Nats between texts that differ in one word, by its nearest neighbor."""
         return None if self.neighbor_distance is None else self.eta * self.neighbor_distance
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for strict JSON: infinity is the string "inf"."""
+        """Return plain values for JSON, with "inf" for infinity."""
         return super().to_dict() | {"eta": loss_out(self.eta)}
 
     @classmethod
@@ -431,7 +386,6 @@ class MetricCertificate(BaseCertificate):
         return rows
 
     def _plain_words(self) -> list[tuple[str, str]]:
-        """Say in short sentences the attacker, the protected part, the factor and the limits."""
         whole = self.table == WHOLE_TEXTS
         unit = "one text: any other text could have been the original. Releases of one text add up."
         pair = "Two texts differ."
@@ -461,7 +415,6 @@ class MetricCertificate(BaseCertificate):
 
 
 def per(table: str) -> str:
-    """Return the unit of an eta, under the name of a metric."""
     return "between any two texts" if table == WHOLE_TEXTS else f"per unit of distance in {table}"
 
 
@@ -473,27 +426,23 @@ def _spent(whose: str, spent: float | None, limit: float | None) -> list[tuple[s
 
 
 def public(name: str, value: object) -> float | int | str:
-    """Return a parameter that a certificate may hold, or raise InvalidParameter."""
     if isinstance(value, str) or (isinstance(value, (int, float)) and math.isfinite(value)):
         return value
     raise InvalidParameter(f"Expected parameters[{name!r}]={value!r} to be a finite number or a string.")
 
 
 def loss_out(value: float) -> float | str:
-    """Convert infinity for strict JSON."""
     return "inf" if math.isinf(value) else value
 
 
 def loss_in(value: object) -> Any:
-    """Read a value of :func:`loss_out`."""
     return math.inf if value == "inf" else value
 
 
 def shown(value: float | int | str) -> str:
-    """Format a parameter for people."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def one_line(text: str) -> str:
-    """Keep a value on one line: a model name with a line break must not forge a line of the certificate."""
+    """Escape line breaks, so that no name forges a line."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -1,8 +1,4 @@
-"""Events as frozen data. Accountants interpret events. Events compute nothing.
-
-An event holds public parameters only. It is a ``dp_accounting.DpEvent``, so one accountant takes the library's events
-(Gaussian, Laplace, ...) and ours.
-"""
+"""Events: frozen public parameters of releases."""
 
 from __future__ import annotations
 
@@ -29,19 +25,18 @@ __all__ = [
     "event_from_json",
     "event_to_json",
 ]
-# Neighbors says which two data sets must look alike: REPLACE_ONE, ADD_OR_REMOVE_ONE or REPLACE_SPECIAL (zero-out).
+# Neighbors: REPLACE_ONE, ADD_OR_REMOVE_ONE or REPLACE_SPECIAL (zero-out).
 
 SamplingName = Literal["fixed", "resample"]
 
 _SCHEMES = ("fixed", "resample")
 MOST_EPSILON0 = 20.0
-"""Largest bounded-range parameter of a token: beyond it there is no privacy to account for."""
+"""Larger values give no privacy to account for."""
 MOST_TOKENS = 512
-"""Most tokens of one text."""
 
 
 def _set(event: DpEvent, **values: float) -> None:
-    """Store converted parameters, so that NoisyMaxEvent(1) equals NoisyMaxEvent(1.0) in every ledger."""
+    """Store converted values, so that NoisyMaxEvent(1) equals NoisyMaxEvent(1.0)."""
     for name, value in values.items():
         object.__setattr__(event, name, value)  # frozen: the only way
 
@@ -55,10 +50,10 @@ class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no ty
     """One report-noisy-max release of a vote in which one record moves at most one vote.
 
     Args:
-        sigma: Standard deviation of the Gaussian noise added to EVERY class count, in votes.
-        sampling_probability: Rate q at which records (resample) or subsets (fixed) take part.
-        sampling: "fixed": records stay in their subset and each release includes each subset with probability q.
-            "resample": each release Poisson-samples the records and splits them again.
+        sigma: Standard deviation of the Gaussian noise on EVERY class count, in votes.
+        sampling_probability: Rate of records (resample) or subsets (fixed).
+        sampling: "fixed": records stay in their subset, which takes part with this probability. "resample": each
+            release Poisson-samples the records and splits them again.
 
     Examples:
         >>> event = NoisyMaxEvent(sigma=10.0, sampling_probability=0.1)
@@ -78,12 +73,12 @@ class NoisyMaxEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no ty
 
 @dataclasses.dataclass(frozen=True)
 class LimitedDomainEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """One call of LimitedDomain top-1: a token, or a bottom. Both cost the same.
+    """One call of LimitedDomain top-1. A token and a bottom cost the same.
 
     Args:
         epsilon0: Bounded-range parameter of the call. The Gumbel scale is 2/epsilon0.
         delta0: Mass that the threshold may miss.
-        sampling_probability: Rate q of the records (resample) or subsets (fixed).
+        sampling_probability: As in :class:`NoisyMaxEvent`.
         sampling: As in :class:`NoisyMaxEvent`.
 
     Examples:
@@ -106,13 +101,10 @@ class LimitedDomainEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships 
 
 @dataclasses.dataclass(frozen=True)
 class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """One selection by the exponential mechanism, P(j) proportional to exp(epsilon * count_j).
+    """One selection by the exponential mechanism, P(j) proportional to exp(``epsilon`` * count_j).
 
-    The counts gain or lose at most one when a record joins or leaves, all in one direction (monotone), so the
-    release is epsilon-bounded-range under add/remove and zero-out, and twice that under replace-one.
-
-    Args:
-        epsilon: Weight of one correct prediction in the exponent.
+    A record that joins or leaves changes counts by at most one, all in one direction (monotone). So the release is
+    epsilon-bounded-range under add/remove and zero-out, and twice that under replace-one.
 
     Examples:
         >>> event = ExponentialEvent(0.5)
@@ -128,15 +120,14 @@ class ExponentialEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no
 
 @dataclasses.dataclass(frozen=True)
 class ClippedSumRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """One round of texts written token by token from the clipped sums of members drawn once per round.
+    """One round of texts, written token by token from clipped sums of members that are drawn once per round.
 
-    A record is a member with probability q, by a coin of the round. Replacing it changes one text, or, if its label
-    changes, two texts by half as much each.
+    A record is a member with probability q, independently per round. Replacing it changes one text, or two by half as
+    much each if its label changes.
 
     Args:
-        epsilon0: Bounded-range parameter of one token if a member's record is replaced. If it is added or removed,
-            half.
-        tokens: Most tokens of one text. A text that ends early costs the same.
+        epsilon0: Bounded-range parameter of one token if a member's record is replaced. Half if it is added or removed.
+        tokens: Most tokens of one text. A short text costs the same.
         sampling_probability: Rate q of the members.
 
     Examples:
@@ -160,13 +151,12 @@ class ClippedSumRoundEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ship
 
 @dataclasses.dataclass(frozen=True)
 class VectorSumEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """One noisy release of a sum of vectors, to which each record adds one vector of bounded L2 norm.
+    """One noisy sum of vectors, to which each record adds one vector of bounded L2 norm.
 
     Args:
-        noise_multiplier: Standard deviation of the Gaussian noise per coordinate, divided by the largest norm of one
-            record's vector.
-        replaced: Largest distance between the vectors of two records, divided by the same norm. 2 for vectors of any
-            direction: sqrt(2) where no coordinate is negative. 1 where a record adds a single number of at least 0.
+        noise_multiplier: Standard deviation of the Gaussian noise per coordinate, divided by the norm bound.
+        replaced: Largest distance between two records' vectors, divided by the norm bound: 2 for any directions,
+            sqrt(2) without negative coordinates, 1 for a single number of at least 0.
 
     Examples:
         >>> event = VectorSumEvent(noise_multiplier=7.46)
@@ -185,23 +175,17 @@ class VectorSumEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no t
         )
 
     def distance(self, neighbors: Neighbors) -> float:
-        """L2 distance of the sums of two neighbors, divided by the largest norm of one vector."""
+        """Return the distance of neighbors' sums, divided by the norm bound."""
         return self.replaced if neighbors is Neighbors.REPLACE_ONE else 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """One release under metric privacy. Its unit is nats per unit of distance: never added to an epsilon.
-
-    Args:
-        eta: Privacy loss per unit of distance between two inputs.
+    """One release under metric privacy, at ``eta`` nats per unit of distance. It never adds to an epsilon.
 
     Examples:
         >>> MetricEvent(eta=12.0).eta
         12.0
-        >>> epsilon([(MetricEvent(eta=12.0), 1)], delta=1e-5)
-        Traceback (most recent call last):
-        langchain_dp.errors.UnsupportedEvent: ...
     """
 
     eta: float
@@ -212,14 +196,10 @@ class MetricEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no type
 
 @dataclasses.dataclass(frozen=True)
 class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
-    """A release that reads one part only of data that are split into disjoint parts.
+    """The release ``event`` on the disjoint part of the data with the public name ``part``.
 
-    A record is in one part only, by a coin that depends on its slot or id alone. So among releases from different parts
-    it pays for those of its own part. Parallel composition: see :func:`epsilon`.
-
-    Args:
-        part: Public name of the part.
-        event: The release.
+    A record's part is drawn from its slot or id alone, so a record pays for the releases of its part only (parallel
+    composition).
 
     Examples:
         >>> event = NoisyMaxEvent(10.0)
@@ -239,12 +219,10 @@ class PartEvent(DpEvent):  # type: ignore[misc]  # dp_accounting ships no types
 
 
 def count_is_public(neighbors: Neighbors) -> bool:
-    """Return whether neighbors have equally many records, so that their number may be used and shown."""
     return neighbors is not Neighbors.ADD_OR_REMOVE_ONE
 
 
 def votes_move(neighbors: Neighbors) -> bool:
-    """Return whether a changed subset may vote for another label, and not only abstain."""
     return neighbors is not Neighbors.REPLACE_SPECIAL
 
 
@@ -258,15 +236,10 @@ _WITHIN: dict[str, tuple[type[DpEvent], str]] = {
     "PartEvent": (PartEvent, "part"),
     "PoissonSampledDpEvent": (PoissonSampledDpEvent, "sampling_probability"),
 }
-"""Events around another one, each with its other parameter."""
 _NOISES: dict[str, type[DpEvent]] = {"GaussianDpEvent": GaussianDpEvent, "LaplaceDpEvent": LaplaceDpEvent}
 
 
 def event_to_json(event: DpEvent) -> str:
-    """Return ``event`` as canonical JSON: equal events give equal strings, on every machine.
-
-    Covers our events and the library's Gaussian, Laplace and Poisson-sampled ones. A ledger cannot store others.
-    """
     return json.dumps(_as_dict(event), sort_keys=True, separators=(",", ":"))
 
 
@@ -287,7 +260,6 @@ def _as_dict(event: DpEvent) -> dict[str, Any]:
 
 
 def event_from_json(text: str) -> DpEvent:
-    """Return the event that :func:`event_to_json` wrote."""
     return _from_dict(json.loads(text))
 
 

@@ -1,10 +1,7 @@
-"""The durable budget: reserve a plan before the first release, charge every release, refuse at the limit.
+"""The durable privacy ledger.
 
-Inside a plan the accountant composes tightly, because the plan's parameters are fixed in advance. The choice of the
-next release may depend on all earlier ones. A later plan is chosen when answers are already known, so epsilons and
-deltas of plans add up. Basic composition holds for adaptively chosen parameters (Rogers, Roth, Ullman and Vadhan 2016),
-also while earlier plans still run (Haney, Shoemate, Tian, Vadhan, Vyrros, Xu and Zhang 2023). A charge compares with
-the remaining counts of a plan, and composes nothing.
+A plan's parameters are fixed in advance. Plans add up by basic composition, which holds for adaptive parameters (Rogers
+et al. 2016) and concurrent plans (Haney et al. 2023).
 """
 
 from __future__ import annotations
@@ -36,33 +33,29 @@ DIRECT = "direct"
 
 
 class PrivacyLedger(BaseLedger, BudgetHolder):
-    """A durable privacy budget.
+    """A durable privacy budget, shared by threads, by processes with one ``path``, and by machines with one database.
 
-    Threads may share one ledger. Processes share a budget by opening the same ``path``, and machines by a database.
-    ``spend`` on the ledger itself uses a plan named "direct": its whole remaining budget, for the event of the first
-    spend, unless :meth:`reserve` made a plan of that name.
+    :meth:`spend` uses a plan named "direct". Unless reserved before, it takes the whole remaining budget for the event
+    of the first spend.
 
     Args:
-        budget: The most that all releases together may cost. An existing file must have the same budget.
-        path: SQLite file on a local disk, made if absent. None: a ledger in memory, for this process only. The one file
-            holds every charge, and the journals of runs. Copy it from another process: with POSIX locks, a program that
-            opens and closes the file itself drops its own locks on it, or the URL of a PostgreSQL schema,
-            ``"postgresql://user@host/database?schema=name&key_file=/path"``, without a password: machines share it
-            (extra ``postgres``).
-        prepay_block: For many releases a second: this process pays for so many at once, in one durable write, and
-            spends them from memory. The rest of a block is lost when the process dies, forks or closes the ledger: up
-            to ``prepay_block - 1`` of each event. No release is free. An older copy put in the ledger's place is
-            noticed with the next block. None: each release is a write, as in every plan with ``quotas``.
+        budget: Budget of all releases together. An existing file must have the same.
+        path: SQLite file on a local disk, made if absent. Copy it from another process, because closing the file drops
+            a process's own POSIX locks. Or a PostgreSQL URL without a password (extra ``postgres``):
+            ``"postgresql://user@host/database?schema=name&key_file=/path"``. None: in memory.
+        prepay_block: Releases paid for in one durable write and then spent from memory. The rest of a block is lost
+            when the process closes the ledger or dies. An older copy of the file is noticed at the next block. Plans
+            with ``quotas`` ignore it.
 
     Raises:
         LedgerMismatch: The file belongs to another budget.
         LedgerCorrupt: The file is damaged, empty or not a ledger.
-        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist, or the server could
-            forget charges, only reads, or lost the connection: then the charge under way counts as spent.
+        LedgerUnwritable: Charges cannot be stored durably. After a lost connection, the charge under way counts as
+            spent.
 
     Formal guarantee:
-        All releases charged to the ledger together are (epsilon, delta)-DP under its neighbors: a charge is on disk
-        before ``spend`` returns, and a charge beyond a plan, or a plan beyond the budget, is refused.
+        All releases charged to the ledger together are (epsilon, delta)-DP under its neighbors. A charge is on disk
+        before ``spend`` returns. A charge beyond a plan, or a plan beyond the budget, is refused.
 
     Examples:
         >>> ledger = PrivacyLedger(PrivacyBudget(3.0))  # with a path it outlives the program
@@ -97,7 +90,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         return self
 
     def close(self) -> None:
-        """Close the ledger. Later uses of it and of its plans are refused. Prepaid releases are not refunded."""
+        """Close the ledger and its plans."""
         self._account.close()
 
     def _reservations(self) -> list[StoredPlan]:
@@ -117,20 +110,19 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         """Reserve a plan before its first release, or attach to the same plan reserved earlier.
 
         Args:
-            events: Pairs (event, maximum count), at least one.
-            name: 1 to 200 printable characters. An existing plan of this name with the same events and counts is
-                returned, with its remaining counts and its claim: so restarts and processes share one plan.
-            epsilon: Claim to reserve. By default, and at least, the composed epsilon of the full counts.
-            delta: Share of delta for this plan. By default all that is not reserved yet.
-            settings: Public settings of the plan. They are stored with it, and must be the same on a restart.
-            journal: First journal of a new plan's run, stored with it (see :meth:`LedgerPlan.save_journal`).
-            quotas: Quotas per user. They are stored with the plan and never change. Every spend names a user.
+            events: Pairs (event, maximum count).
+            name: 1 to 200 printable characters. Restarts and processes share a plan by its name.
+            epsilon: Claim to reserve, at least (and by default) the composed epsilon of the full counts.
+            delta: Share of delta, by default all that is unreserved.
+            settings: Public settings, stored with the plan.
+            journal: First journal of the plan's run.
+            quotas: Fixed quotas per user. Every spend then names a user.
 
         Raises:
-            BudgetExceeded: The claims of all plans would exceed the budget, or ``epsilon`` is below the plan's cost.
-                Nothing was stored.
-            PlanError: A plan of this name has other events, counts, settings or quotas.
-            UnsupportedEvent: The accountant has no bound for an event. Metric privacy has a different unit.
+            BudgetExceeded: The claims would exceed the budget, or ``epsilon`` is below the plan's cost. Nothing was
+                stored.
+            PlanError: A plan of this name has other contents.
+            UnsupportedEvent: The accountant has no bound for an event.
         """
         items = plan_items(events)
         validate.short_text("name", name, at_least=1)
@@ -215,27 +207,26 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         return LedgerPlan(self._account, stored)
 
     def plan(self, name: str) -> LedgerPlan | None:
-        """Return the plan of that name, or None."""
+        """Return the plan, or None."""
         return next((plan for plan in self.plans() if plan.name == name), None)
 
     def plans(self) -> list[LedgerPlan]:
-        """Return all plans in the order of reservation."""
+        """Return all plans in order."""
         return [LedgerPlan(self._account, stored) for stored in self._store.plans()]
 
     def spend(self, event: DpEvent, count: int = 1, *, caller: str = "") -> None:
-        """Charge ``count`` releases of ``event`` to the direct plan, durably, before they are made.
+        """Charge ``count`` releases to the direct plan, durably, before they are made.
 
-        The first direct spend reserves the direct plan: as many releases of this event as fit into what is not reserved
-        yet.
+        The first spend reserves the plan, for as many releases of this event as fit.
 
         Args:
-            event: The event of the direct plan, or any if there is none yet.
+            event: The event of the direct plan.
             count: At least 1.
-            caller: Short public name of the caller, for the record. At most 200 printable characters.
+            caller: Public name for the record, at most 200 characters.
 
         Raises:
-            BudgetExceeded: Fewer than ``count`` are left. Nothing was charged.
-            PlanError: The direct plan does not hold this event. Nothing was charged.
+            BudgetExceeded: Too few are left. Nothing was charged.
+            PlanError: The direct plan lacks this event. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written. Release nothing.
         """
         event_key(event)
@@ -265,10 +256,7 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
                     raise
 
     def remaining(self, event: DpEvent) -> int:
-        """Return how many more direct spends of ``event`` are covered. 0 for an event outside the direct plan.
-
-        Without a direct plan: how many would fit into what is not reserved.
-        """
+        """Return the number of direct spends left, or possible without a direct plan."""
         key = event_key(event)
         direct = self._direct or self.plan(DIRECT)
         if direct is not None:
@@ -276,19 +264,16 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
         return self._account.releases(key, self._account.left(self._store.plans()))
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Return a keyed hash of ``text``, for values in the ledger that must not show it.
+        """Return a keyed hash of ``text``, for stored values that must not show it.
 
-        The key is made at its first use, in ``<path>.key``. For a ledger in a database in the ``key_file`` of its URL,
-        or as ``<id of the ledger>.key`` in the folder ``LANGCHAIN_DP_KEYS``. Back it up with the ledger, and hide it
-        from everyone who may see the ledger.
-
-        Raises:
-            LedgerError: The ledger's key is gone, damaged, or another ledger's.
+        The key is made in ``<path>.key``, or for a database in the URL's ``key_file`` or ``<ledger id>.key`` in the
+        folder ``LANGCHAIN_DP_KEYS``. Back it up, and hide it from the ledger's readers. A missing or foreign key raises
+        LedgerError.
         """
         return self._store.digest(domain, text)
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Yield every charge, in order."""
+        """Yield all charges in order."""
         return self._store.entries()
 
     @safe_repr
@@ -319,5 +304,4 @@ def _public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ledger_over(account: Account) -> PrivacyLedger:
-    """Return the ledger of an open account."""
     return PrivacyLedger.__new__(PrivacyLedger)._over(account)

@@ -1,8 +1,4 @@
-"""The durable account of metric privacy: every release is charged before it is made, and refused at the limit.
-
-Its unit is eta, nats per unit of distance between word vectors. Eta is no epsilon: it is never added to a
-:class:`PrivacyLedger`, and the two kinds of file refuse each other.
-"""
+"""The ledger of metric privacy."""
 
 from __future__ import annotations
 
@@ -25,14 +21,13 @@ from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError, Pri
 __all__ = ["WHOLE_TEXTS", "AlreadyReleased", "MetricCertificate", "MetricEntry", "MetricLedger", "Owner", "per"]
 
 MOST = 1e6
-"""Largest eta or limit that is taken. Far beyond any that protects a word."""
 
 _SHORTEST_KEY = 32
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Owner:
-    """The account to charge for a release. Stored as keyed hashes only."""
+    """The account to charge, stored as keyed hashes."""
 
     document: str  # an id, or the content
     user: str | None = None  # None: no user's account is charged
@@ -49,34 +44,30 @@ class Owner:
 
 
 class MetricLedger(BaseLedger):
-    """A ledger of metric privacy per user and per document.
+    """A ledger of metric privacy per user and per document, shared like a :class:`PrivacyLedger`.
 
-    A release of a text at ``eta`` costs its document and its user ``eta`` each. Releases add up. Threads may share one
-    ledger. Processes share one account by opening the same ``path``. A ledger counts in one metric, because distances
-    in two tables of word vectors are different units: the first release fixes the table, and others are refused.
+    A release at ``eta`` costs its document and its user ``eta`` each, and releases add up. The first release fixes the
+    table of word vectors, because distances in two tables are different units.
 
-    The file holds sanitized texts, no raw text and no name: documents, users and raw texts are stored as HMAC-SHA256.
-    The random key of these hashes lies in ``<path>.key``, which only its owner can read. Both files together allow to
-    test guesses, one alone does not. Back them up together: a ledger whose key is lost is refused. Give ``key`` to
-    store it elsewhere.
+    The file holds sanitized texts, and HMAC-SHA256 hashes of documents, users and raw texts. Their key lies in
+    ``<path>.key``, readable by its owner alone. Only both files together allow to test guesses. Back up both.
 
     Args:
-        limit: Largest sum of one user's releases, in the unit of eta. None for no limit.
-        path: SQLite file on a local disk, made if absent. None: a ledger in memory, for this process only, or the URL
-            of a PostgreSQL schema, as for :class:`PrivacyLedger`: the key of its hashes lies in ``key_file``.
-        document_limit: The same for one document. ``limit`` by default.
-        key: Secret of at least 32 bytes for the hashes, needed at each opening. None: see above.
+        limit: Largest sum of one user's releases, in the unit of eta. None: no limit.
+        path: As for :class:`PrivacyLedger`.
+        document_limit: The same for one document, by default ``limit``.
+        key: Secret of at least 32 bytes in place of the key file.
 
     Raises:
         LedgerMismatch: The file was made with other limits or another key.
-        LedgerCorrupt: The file is damaged, empty or no metric ledger, or its key is lost.
-        LedgerUnwritable: File or folder cannot be written durably, or the folder does not exist.
+        LedgerCorrupt: The file is no intact metric ledger, or its key is lost.
+        LedgerUnwritable: The file cannot be written durably.
 
     Formal guarantee:
-        Let user u's releases add up to eta_u. For any two collections of u's texts, text by text of equal length and at
-        word-vector distances d_i, the probabilities of any outcome of all releases together differ by a factor of at
-        most exp(sum of eta_i d_i), so by at most exp(eta_u max d_i) (composition of metric privacy: Chatzikokolakis,
-        Andres, Bordenabe and Palamidessi 2013). A charge is on disk before :meth:`spend` returns.
+        Let a user's releases add up to eta_u. For any two collections of their texts, text by text of equal length at
+        word-vector distances d_i, the probabilities of any joint outcome differ by a factor of at most exp(sum of eta_i
+        d_i) <= exp(eta_u max d_i) (Chatzikokolakis, Andres, Bordenabe and Palamidessi 2013). A charge is on disk before
+        :meth:`spend` returns.
 
     Examples:
         >>> from langchain_dp.accounting.metric import Owner
@@ -113,12 +104,7 @@ class MetricLedger(BaseLedger):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, key: bytes | None = None) -> MetricLedger:
-        """Open an existing ledger under its own limits.
-
-        Raises:
-            InvalidParameter: There is nothing at ``path``.
-            LedgerError: As for the constructor.
-        """
+        """Open an existing ledger under its own limits."""
         if not is_there(path):
             raise InvalidParameter(f"Expected path={os.fsdecode(path)!r} to be a metric ledger, but nothing is there.")
         return cls.__new__(cls)._over(
@@ -127,36 +113,35 @@ class MetricLedger(BaseLedger):
 
     @property
     def limit(self) -> float | None:
-        """Largest sum of one user's releases. None for no limit."""
+        """Limit per user, or None."""
         return None if self._store.limits.user is None else units(self._store.limits.user)
 
     @property
     def document_limit(self) -> float | None:
-        """Largest sum of one document's releases. None for no limit."""
+        """Limit per document, or None."""
         return None if self._store.limits.document is None else units(self._store.limits.document)
 
     @property
     def table(self) -> str | None:
-        """The ledger's metric. None before the first release."""
+        """The ledger's metric, or None."""
         return self._store.summary()[3]
 
     def spend(
         self, eta: float, owners: Sequence[Owner], *, table: str, caller: str = "", keys: Sequence[bytes] = ()
     ) -> None:
-        """Charge one release at ``eta`` to each owner, durably, before any is made: all of them or none.
+        """Charge one release at ``eta`` to each owner, durably, before any is made. Charge all or none.
 
         Args:
-            eta: Loss per unit of distance, in (0, 1e6]. Rounded up to a billionth.
-            owners: One per release. The same document twice is two releases of it.
-            table: Name of the metric: the table of word vectors.
-            caller: Short public name of the caller, for the record. At most 200 printable characters.
-            keys: One per release, under which :meth:`released` will store it. None if it is not stored.
+            eta: Loss per unit of distance, in (0, 1e6], rounded up to a billionth.
+            owners: One per release.
+            table: Name of the table of word vectors.
+            caller: Public name for the record, at most 200 characters.
+            keys: One per release, under which :meth:`released` will store it.
 
         Raises:
-            AlreadyReleased: A text was stored under one of ``keys`` meanwhile. Nothing was charged: look it up.
-            BudgetExceeded: An account would exceed its limit. Nothing was charged. Its ``spent`` and ``budget`` are
-                (eta, 0.0): there is no delta.
-            PlanError: The ledger counts in another metric. Nothing was charged.
+            AlreadyReleased: A text was stored under one of ``keys``. Nothing was charged, as for the next two.
+            BudgetExceeded: An account would exceed its limit.
+            PlanError: The ledger counts in another metric.
             LedgerError: The ledger cannot be trusted or written. Release nothing.
         """
         validate.number("eta", eta, above=0.0, at_most=MOST)
@@ -176,11 +161,7 @@ class MetricLedger(BaseLedger):
             raise _other_table(table, refused)
 
     def check_table(self, table: str) -> None:
-        """Refuse a table that is not the ledger's metric.
-
-        Raises:
-            PlanError: Its first release was made under another table.
-        """
+        """Raise PlanError for another table."""
         if self.table not in (None, table):
             raise _other_table(table, str(self.table))
 
@@ -210,11 +191,7 @@ class MetricLedger(BaseLedger):
         return self._refusals.add(refusal)
 
     def spent(self, *, user: str | None = None, document: str | None = None) -> float:
-        """Return the sum of one user's or one document's releases, in nats per unit of distance.
-
-        Raises:
-            InvalidParameter: Not exactly one of the two is given, or it is no string.
-        """
+        """Return one user's or document's sum of eta."""
         if (user is None) == (document is None):
             raise InvalidParameter("Expected exactly one of user= and document= to be given.")
         owner = Owner("" if document is None else document, user)
@@ -223,23 +200,19 @@ class MetricLedger(BaseLedger):
         return units(self._store.spent("document", self._store.digest("document", owner.document)))
 
     def entries(self) -> Iterator[MetricEntry]:
-        """Yield every charged release, in order."""
+        """Yield every charged release."""
         return self._store.entries()
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Return a keyed hash of ``text``, for indices that must not show it either."""
+        """Return a keyed hash of ``text``."""
         return self._store.digest(f"other {domain}", text)
 
     def released(self) -> ReleasedTexts:
-        """Return the store of released texts, for reuse."""
+        """Return the released texts."""
         return self._released
 
     def certificate(self, **fields: Any) -> MetricCertificate:
-        """Return the certificate of releases at ``eta``, with the loss so far.
-
-        Args:
-            **fields: Fields of :class:`MetricCertificate`, except sums, limits and number of the ledger's releases.
-        """
+        """Return the certificate with the loss so far. ``fields`` are other fields of :class:`MetricCertificate`."""
         releases, document, user, _ = self._store.summary()
         return MetricCertificate(
             **fields,
@@ -288,7 +261,6 @@ def _limit(name: str, value: float | None) -> int | None:
 
 
 def metric_ledger_over(store: MetricStore) -> MetricLedger:
-    """Return the ledger of an open store."""
     return MetricLedger.__new__(MetricLedger)._over(store, keyed=False)
 
 

@@ -1,9 +1,6 @@
-"""One accountant for the library's events and ours: a ``dp_accounting`` PLD accountant that knows both.
+"""A ``dp_accounting`` PLD accountant for the library's events and ours.
 
-Each of our events becomes a pessimistic connect-the-dots privacy loss distribution of its profile. The library
-composes. The resulting epsilon is an upper bound: the delta that rounding may lose in many releases is added
-(:func:`least_delta`). Events whose losses differ by many orders of magnitude have grids of their own. The losses of a
-composed group are rounded up to the coarsest grid before groups are composed.
+Our events become pessimistic connect-the-dots losses. Epsilon is an upper bound, with delta lost to rounding added.
 """
 
 from __future__ import annotations
@@ -56,8 +53,6 @@ _LARGEST_LOSS = 600.0  # nats: exp() must stay finite. Larger losses count as in
 
 
 class _Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships no types
-    """PLD accountant for our events beside those of ``dp_accounting``."""
-
     _pld: PrivacyLossDistribution
 
     def _maybe_compose(
@@ -81,34 +76,28 @@ class _Accountant(PLDAccountant):  # type: ignore[misc]  # dp_accounting ships n
 def epsilon(
     events: Sequence[tuple[DpEvent, int]], delta: float, *, neighbors: Neighbors | str = Neighbors.REPLACE_ONE
 ) -> float:
-    """Return the total epsilon of all ``events``, whose parameters were fixed in advance, at ``delta``.
+    """Return the total epsilon of ``events`` at ``delta``.
 
     Args:
-        events: Pairs (event, how many times). Order does not matter.
+        events: Pairs (event, count), in any order.
         delta: Target delta in (0, 1).
         neighbors: Neighboring relation, or its name.
 
     Returns:
-        Epsilon in nats. Inf if no epsilon below some 600 nats holds at this delta, or delta is too small for rounding:
-        below some 2e-15 per release.
+        Epsilon in nats. Infinite above some 600 nats, or for delta below some 2e-15 per release.
 
     Raises:
-        UnsupportedEvent: There is no sound bound for one of the events under these neighbors.
-        InvalidParameter: delta, a count, or a number in an event of the library is out of bounds, or ``neighbors`` is
-            no relation.
+        UnsupportedEvent: An event has no sound bound under these neighbors.
 
     Formal guarantee:
-        The choice of the next query may depend on all earlier releases. The parameters of the events and their maximum
-        counts may not. Then the composition of all events is (epsilon, delta)-DP under adaptive and concurrent
-        interaction (Vadhan and Zhang 2022; Lyu 2022). Releases from disjoint parts (``PartEvent``) compose in parallel:
-        given the coins of the split, two neighbors differ within one part, so the total is the largest over the parts,
-        each with the releases that read all of the data.
+        Queries may depend on all earlier releases, but the events' parameters and maximum counts are fixed in advance.
+        Then the composition is (epsilon, delta)-DP under adaptive and concurrent interaction (Vadhan and Zhang 2022;
+        Lyu 2022). Disjoint parts (``PartEvent``) compose in parallel: given the split, neighbors differ within one
+        part. So the total is the largest over the parts, each with the releases that read all data.
 
     Examples:
         >>> round(epsilon([(NoisyMaxEvent(10.0), 25)], delta=1e-5), 2)
         2.94
-        >>> round(epsilon([(NoisyMaxEvent(10.0), 25), (ExponentialEvent(0.1), 1)], delta=1e-5), 2)
-        2.99
     """
     validate.number("delta", delta, above=0.0, below=1.0)
     neighbors = neighbors_from(neighbors)
@@ -163,7 +152,6 @@ def _composed(events: Sequence[tuple[DpEvent, int]], delta: float, neighbors: Ne
 
 
 def _interval(event: DpEvent, neighbors: Neighbors, finest: float) -> float:
-    """Return the grid of an event beside others: the finest one, unless the event then has too many points."""
     own = grid([event])
     if own <= finest:
         return finest
@@ -179,7 +167,6 @@ def _interval(event: DpEvent, neighbors: Neighbors, finest: float) -> float:
 def _of_groups(
     groups: Mapping[float, Sequence[tuple[DpEvent, int]]], neighbors: Neighbors
 ) -> PrivacyLossDistribution | None:
-    """Compose each group on its own grid, and the groups on the coarsest. None if an event is not private."""
     coarsest, whole = max(groups), None
     for interval, group in groups.items():
         accountant = _Accountant(neighbors, interval)
@@ -193,7 +180,7 @@ def _of_groups(
 
 
 def _coarser(loss: PrivacyLossDistribution, interval: float) -> PrivacyLossDistribution:
-    """Round all losses up to a coarser grid. This is sound: a larger loss in place of another never lowers delta."""
+    """Round losses up to a coarser grid, which never lowers delta."""
 
     def rounded(pmf: pld_pmf.PLDPmf) -> pld_pmf.PLDPmf:
         dense = pmf.to_dense_pmf()
@@ -216,7 +203,7 @@ def _by_direction(
 
 
 def _epsilon(loss: PrivacyLossDistribution, delta: float) -> float:
-    """Return what ``get_epsilon_for_delta`` returns, from sums of arrays: it takes seconds for a million points."""
+    """Compute ``get_epsilon_for_delta`` from arrays, which is faster."""
 
     def of(pmf: pld_pmf.PLDPmf) -> float:
         dense = pmf.to_dense_pmf()
@@ -241,17 +228,12 @@ def _epsilon(loss: PrivacyLossDistribution, delta: float) -> float:
 
 
 def least_delta(events: Sequence[tuple[DpEvent, int]]) -> float:
-    """Return the smallest delta at which the accountant can resolve the cost of all ``events`` together.
-
-    Each release composed with others may lose 2**-50 of delta to rounding, which is added to the library's result. At
-    most half of delta may go into that. 0 for a single release.
-    """
+    """Return the smallest delta that the accountant can resolve. Each composed release may lose 2**-50 to rounding."""
     transforms = sum(1 if _is_adaptive(event, count) else count for event, count in events) - 1
     return 2 * _ROUNDING * max(transforms, 0)
 
 
 def _exceeds_grid(event: DpEvent, count: int, neighbors: Neighbors, interval: float, delta: float) -> bool:
-    """Return whether a release loses more than delta beyond the grid: the library cannot compose it."""
     noise = getattr(event, "sigma", getattr(event, "noise_multiplier", math.inf))
     if isinstance(event, (NoisyMaxEvent, VectorSumEvent)) and noise < _LEAST_SIGMA:
         return True
@@ -265,14 +247,12 @@ def _exceeds_grid(event: DpEvent, count: int, neighbors: Neighbors, interval: fl
 
 
 def grid(events: Iterable[DpEvent]) -> float:
-    """Return the grid of the privacy loss, in nats: a fine share of the smallest spread of one release."""
     spread = min((_spread(event) for event in events), default=1.0)
     # quantized to powers of two, so that close parameters in a root search share one grid
     return 2.0 ** math.floor(math.log2(min(max(0.03 * spread, _FINEST), _COARSEST)))
 
 
 def _spread(event: DpEvent) -> float:
-    """Return a rough standard deviation of one release's privacy loss (only to choose a grid)."""
     if isinstance(event, NoisyMaxEvent):
         chi_squared = math.expm1(min(2 / event.sigma**2, 50.0))
         return min(event.sampling_probability * math.sqrt(chi_squared), 2 / event.sigma)
@@ -289,7 +269,6 @@ def _spread(event: DpEvent) -> float:
 
 
 def _loss_of_library(event: DpEvent) -> float:
-    """Return the largest privacy loss of one release in a library event, in nats, ignoring negligible tails."""
     name = type(event).__name__
     if isinstance(event, (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)):
         noise = validate.number(f"{name}.noise_multiplier", event.noise_multiplier, at_least=0.0)
@@ -319,11 +298,7 @@ def _refusal(event: DpEvent, neighbors: Neighbors) -> str:
 
 
 def repeated(event: DpEvent, count: int, neighbors: Neighbors, interval: float) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of ``count`` releases of our event, on a grid of ``interval`` nats.
-
-    Calls of LimitedDomain in which every record takes part cost the largest joint loss of adaptive bounded-range
-    releases, which is less than the sum of their worst cases.
-    """
+    """Return the joint loss of ``count`` releases. LimitedDomain calls cost the worst adaptive sequence."""
     if _is_adaptive(event, count):
         return _symmetric(_profile_of_all(event, count, neighbors), interval, make_convex=True)
     loss = privacy_loss(event, neighbors, interval)
@@ -333,11 +308,7 @@ def repeated(event: DpEvent, count: int, neighbors: Neighbors, interval: float) 
 
 
 def _self_composed(pmf: pld_pmf.PLDPmf, count: int) -> pld_pmf.DensePLDPmf:
-    """Compose as the library does, in a narrower range.
-
-    Chernoff's bound holds at any order. The library's orders are far from the best one for many releases, so its range,
-    and with it the Fourier transform, is several times as long.
-    """
+    """Compose in a narrower range than the library. Chernoff's bound holds at any order."""
     dense = pmf.to_dense_pmf()
     probs, places = dense._probs, np.arange(dense.size)
     mean = probs @ places / probs.sum()
@@ -370,7 +341,6 @@ def _profile_of_all(event: LimitedDomainEvent, count: int, neighbors: Neighbors)
 
 @functools.lru_cache(maxsize=64)
 def privacy_loss(event: DpEvent, neighbors: Neighbors, interval: float) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of one release of our event, on a grid of ``interval`` nats."""
     if isinstance(event, NoisyMaxEvent):
         return _noisy_max(event, neighbors, interval)
     if isinstance(event, LimitedDomainEvent):
@@ -396,8 +366,7 @@ def _noisy_max(event: NoisyMaxEvent, neighbors: Neighbors, interval: float) -> P
         # remove profile at epsilon >= 0 in both directions, and below its reflection (the add profile) at < 0.
         base = functools.partial(profiles.gaussian, distance=math.sqrt(2), sigma=sigma)
         return _symmetric(functools.partial(profiles.poisson_remove, base, q), interval)
-    # The rest are the two ordinary Poisson-subsampled Gaussian pairs. dp_accounting has them too (the tests compare);
-    # the closed form takes a third of the time, which keeps calibration under two seconds.
+    # The two Poisson-subsampled Gaussian pairs of dp_accounting, in a closed form that is three times as fast.
     distance = 1.0 if zero_out else math.sqrt(2)
     base = functools.partial(profiles.gaussian, distance=distance, sigma=sigma)
     remove = functools.partial(profiles.poisson_remove, base, q)
@@ -458,7 +427,7 @@ def _pmf(forward: Profile, backward: Profile, interval: float, *, make_convex: b
 
 
 def _end(profile: Profile, interval: float) -> int:
-    """Return the grid index beyond which the profile is at its floor (its value at infinity) or below _TAIL_MASS."""
+    """Return the index beyond which the profile is flat."""
     floor = float(profile(np.array([_LARGEST_LOSS]))[0])
     most = min(_MAX_POINTS, int(_LARGEST_LOSS / interval))
 

@@ -1,22 +1,14 @@
-r"""Privacy profiles of one release: delta as a function of epsilon, for a pair of output distributions.
+r"""Privacy profiles of one release: arrays of epsilon >= 0 in nats give arrays of deltas.
 
-The profile of a pair (P, Q) is its hockey-stick divergence H_g(P || Q) = sup_S P(S) - g Q(S) at g = e^epsilon.
-Every function takes an array of epsilon >= 0 (nats) and returns an array of deltas in [0, 1] of the same shape.
-:func:`at_any_epsilon` continues a pair of directions to negative epsilon.
+The profile of (P, Q) is H_g(P || Q) = sup_S P(S) - g Q(S) at g = e^epsilon. q is the sampling probability, M(h) the
+mechanism on the vote histogram h, and e_a a unit vote.
 
-Notation: q is the sampling probability, M(h) the mechanism on the vote histogram h, and e_a a unit vote.
-
-* Scheme "resample": the changed record is Poisson-sampled and falls into a slot that others may share. Its presence
-  turns one vote of that slot from e_a to e_b: P = (1-q) M(h+e_a) + q M(h+e_b) against Q = M(h+e_a).
-* Scheme "fixed": the changed record lives in one subset, which takes part with probability q:
-  P = (1-q) M(h) + q M(h+e_a) against Q = (1-q) M(h) + q M(h+e_b). Under zero-out the subset of the ghost abstains,
-  so Q = M(h).
+* "resample": P = (1-q) M(h+e_a) + q M(h+e_b) against Q = M(h+e_a).
+* "fixed": P = (1-q) M(h) + q M(h+e_a) against Q = (1-q) M(h) + q M(h+e_b), or Q = M(h) under zero-out.
 
 References:
-    [1] Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018 (advanced joint convexity).
-    [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
-    [3] Durfee, Rogers. Practical differentially private top-k selection. NeurIPS 2019 (LimitedDomain).
-    [4] Doroshenko et al. Connect the Dots: tighter discrete approximations of privacy loss distributions. 2022.
+    [1] Balle, Barthe, Gaboardi. NeurIPS 2018 (advanced joint convexity).
+    [2] Dong, Durfee, Rogers. ICML 2020.
 """
 
 from __future__ import annotations
@@ -38,7 +30,7 @@ _BLOCK = 2_000_000  # entries of one (epsilon x node) block, to bound memory
 
 
 def at_any_epsilon(forward: Profile, backward: Profile, epsilons: Array) -> Array:
-    """Continue H_g(P||Q) = ``forward`` to negative epsilon by H_g(P||Q) = 1 - g + g H_(1/g)(Q||P)."""
+    """Extend to negative epsilon by H_g(P||Q) = 1 - g + g H_(1/g)(Q||P)."""
     deltas = np.empty_like(epsilons)
     positive = epsilons >= 0
     deltas[positive] = forward(epsilons[positive])
@@ -48,22 +40,19 @@ def at_any_epsilon(forward: Profile, backward: Profile, epsilons: Array) -> Arra
 
 
 def gaussian(epsilons: Array, *, distance: float, sigma: float) -> Array:
-    """Return the profile of two Gaussians of scale ``sigma`` with centers ``distance`` apart (tight, symmetric)."""
+    """Return the profile of two Gaussians."""
     mu = distance / sigma
     deltas = ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons + log_ndtr(-mu / 2 - epsilons / mu))
     return np.asarray(np.maximum(deltas, 0.0))
 
 
 def poisson_remove(base: Profile, q: float, epsilons: Array) -> Array:
-    """Return the profile of (1-q) Q + q P against Q, where (P, Q) has ``base`` [1, Theorem 2]. Epsilon >= 0."""
+    """Return the profile of (1-q) Q + q P against Q [1, Theorem 2]."""
     return q * base(amplified(epsilons, q))
 
 
 def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
-    """Return the profile of Q against (1-q) Q + q P, where (Q, P) has ``base`` [1, Theorem 2]. Epsilon >= 0.
-
-    With g = e^epsilon: (1 - g(1-q)) * base(ln(g q / (1 - g(1-q)))) where g(1-q) < 1, else 0.
-    """
+    """Return the profile of Q against (1-q) Q + q P [1, Theorem 2]."""
     left = 1.0 - np.exp(epsilons) * (1.0 - q)
     deltas = np.zeros_like(epsilons)
     inside = left > 0
@@ -72,11 +61,10 @@ def poisson_add(base: Profile, q: float, epsilons: Array) -> Array:
 
 
 def noisy_max_fixed(epsilons: Array, *, sigma: float, q: float) -> Array:
-    """Return the exact profile of the dominating pair of scheme "fixed", add/remove and replace-one. Epsilon >= 0.
+    """Return the exact, symmetric profile of "fixed" for add/remove and replace-one.
 
-    The three Gaussians of the pair are at 0 (subset left out), u and v (the two votes), |u| = |v| = 1 and |u - v| =
-    sqrt 2. With y along u - v and x across, the acceptance region is y > y*(x) in closed form, which leaves one
-    integral over x. The pair is symmetric.
+    The Gaussians are at 0 (subset left out), u and v (the votes). With y along u - v and x across, acceptance is y >
+    y*(x) in closed form, which leaves one integral over x.
     """
     g = np.exp(epsilons)[:, None]
     nodes = _nodes(sigma, 0.0, math.sqrt(0.5))
@@ -111,7 +99,7 @@ def _in_blocks(function: Callable[[Array], Array], g: Array, width: int) -> Arra
 
 
 def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Array:
-    """Return the profile of a delta0-approximately ``bound``-bounded-range release. Tight for one [2]. Any epsilon."""
+    """Return a delta0-approximately ``bound``-bounded-range profile [2], at any epsilon."""
     middle = np.clip(epsilons, -bound, bound)
     deltas = np.expm1((middle - bound) / 2) ** 2 / -math.expm1(-bound)
     deltas = np.where(epsilons < -bound, -np.expm1(epsilons), deltas)
@@ -119,14 +107,11 @@ def bounded_range(epsilons: Array, *, bound: float, delta0: float = 0.0) -> Arra
 
 
 def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: float) -> Array:
-    """Return the smaller of two sound bounds for scheme "fixed", add/remove and replace-one (symmetric). Epsilon >= 0.
+    """Return the smaller of two sound, symmetric bounds for "fixed", add/remove and replace-one. It may not be convex
+    in g.
 
-    First, the exact worst case of a moved vote on a binary event of probability p when the subset is left out. Second,
-    advanced joint convexity [1]. The minimum need not be convex in g. Callers take the convex minorant.
-
-    With t = logit p the event has probability expit(t + epsilon0/2) under the one vote and expit(t - epsilon0/2) under
-    the other. The worst p may be as small as e^(-epsilon0/2), which only t resolves: a search over p itself ends at 0
-    from epsilon0 of about 76 on.
+    One is the worst case of a moved vote on a binary event, the other advanced joint convexity [1]. The search runs
+    over t = logit p, because the worst p may be e^(-epsilon0/2).
     """
     eta = epsilon0 / 2
     log_q, log_out = math.log(q), math.log1p(-q) if q < 1 else -math.inf
@@ -157,22 +142,18 @@ def limited_domain_fixed(epsilons: Array, *, epsilon0: float, delta0: float, q: 
 
 
 def _log_bell(x: Array) -> Array:
-    """Return the logarithm of the derivative of expit."""
     logs: Array = log_expit(x) + log_expit(-x)
     return logs
 
 
 def amplified(epsilons: Array, q: float) -> Array:
-    """Return ln(1 + (e^epsilon - 1) / q), without overflow."""
+    """Return ln(1 + (e^epsilon - 1) / q)."""
     near = np.log1p(np.expm1(np.minimum(epsilons, 1.0)) / q)
     return np.asarray(np.where(epsilons <= 1.0, near, epsilons - math.log(q) + np.log1p(-(1 - q) * np.exp(-epsilons))))
 
 
 def convex_minorant(epsilons: Array, deltas: Array) -> Array:
-    """Return the largest function below ``deltas`` that is convex in g = e^epsilon, at the same points.
-
-    A true profile is convex in g, so it lies below the minorant of any upper bound.
-    """
+    """Return the largest function below that is convex in g, as every true profile is."""
     g = np.exp(epsilons)
     hull: list[int] = []
     for i in range(len(g)):

@@ -1,12 +1,4 @@
-"""The cost of released text, carried with the text into everything made with it.
-
-Text that one run released may go into another as public text: descriptions of labels, words, an instruction. The result
-then depends on the records through both runs, and is released under the sum of both promises. The epsilon of the last
-step alone would be wrong. So released text is a :class:`ReleasedText`, which knows its costs. Classes that take public
-text look for them (:func:`costs_in`), and certificates add them up (``PrivacyCertificate.including``).
-
-A formatted str, or one read from a file, loses its costs. Declare them with ``made_with=`` of the class that takes it.
-"""
+"""Costs of released text, carried into everything made with it."""
 
 from __future__ import annotations
 
@@ -29,12 +21,12 @@ class ReleaseCost:
     """The most that all releases of one reservation may cost.
 
     Args:
-        ledger: Id of the ledger. For a certificate without one, its digest.
+        ledger: Id of the ledger, or digest of a certificate without one.
         plan: Name of the reservation.
         epsilon: Reserved epsilon. Infinite only with ``reason``.
         delta: Reserved delta.
-        neighbors: Which two data sets must look alike.
-        reason: Why it is not private. Empty if it is.
+        neighbors: Neighboring relation.
+        reason: Why it is not private.
 
     Examples:
         >>> cost = ReleaseCost(ledger="3f", plan="names", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
@@ -57,26 +49,16 @@ class ReleaseCost:
 
 
 class HasSources(Protocol):
-    """A certificate, which names its costs."""
+    """A certificate that names its costs."""
 
-    def as_sources(self) -> tuple[ReleaseCost, ...]:
-        """Return the costs of its releases."""
-        ...
+    def as_sources(self) -> tuple[ReleaseCost, ...]: ...
 
 
 MadeWith: TypeAlias = HasSources | Sequence[HasSources] | None
-"""Certificates of the runs that released a text."""
 
 
 class ReleasedText(str):
-    """A released text that knows its costs, and is otherwise a str.
-
-    Copies in lists and mappings, ``strip()``, ``+`` and pickles keep the costs. Formatting, ``str(text)`` and files
-    lose them.
-
-    Args:
-        text: The text.
-        costs: Its costs.
+    """A str that knows its costs, and keeps them in copies, ``strip()``, ``+`` and pickles, but not in ``str(text)``.
 
     Examples:
         >>> cost = ReleaseCost(ledger="3f", plan="names", epsilon=5.0, delta=5e-6, neighbors=Neighbors.REPLACE_ONE)
@@ -88,7 +70,6 @@ class ReleasedText(str):
     costs: tuple[ReleaseCost, ...]
 
     def __new__(cls, text: str, costs: Iterable[ReleaseCost] = ()) -> Self:
-        """Return the text with these costs and its earlier ones."""
         released = super().__new__(cls, text)
         released.costs = merged((*getattr(text, "costs", ()), *costs))
         return released
@@ -97,7 +78,6 @@ class ReleasedText(str):
         return str(self), self.costs
 
     def strip(self, chars: str | None = None, /) -> ReleasedText:
-        """Strip like any str, and keep the costs."""
         return ReleasedText(super().strip(chars), self.costs)
 
     def __add__(self, other: str, /) -> ReleasedText:
@@ -108,19 +88,16 @@ class ReleasedText(str):
 
 
 def released(texts: Mapping[str, str], costs: Iterable[ReleaseCost]) -> dict[str, str]:
-    """Return the mapping with texts that know their costs."""
     return {name: ReleasedText(text, costs) for name, text in texts.items()}
 
 
 def merged(costs: Iterable[ReleaseCost]) -> tuple[ReleaseCost, ...]:
-    """Return each reservation once, in order: its claim covers all its releases, however often they are used."""
+    """Return each reservation once, because its claim covers all its releases."""
     return tuple({(cost.ledger, cost.plan): cost for cost in costs}.values())
 
 
 def costs_in(*values: Any) -> tuple[ReleaseCost, ...]:
-    """Return the costs of all released text in public values: texts, containers and dataclasses of them, certificates,
-    and LangChain templates whose ``metadata["dp"]`` is a certificate.
-    """
+    """Return the costs in texts, certificates and templates, also inside containers and dataclasses."""
     return merged(cost for value in values for cost in _costs(value, _DEEPEST))
 
 
@@ -148,9 +125,6 @@ def _costs(value: Any, depth: int) -> Iterable[ReleaseCost]:
 
 
 def sources_of(certificate: Mapping[str, Any]) -> tuple[ReleaseCost, ...]:
-    """Return the costs of a certificate given as plain values: its sources, or itself if it names none and cost
-    something.
-    """
     try:
         if certificate["sources"]:
             return tuple(ReleaseCost(**{**each, "epsilon": float(each["epsilon"])}) for each in certificate["sources"])
@@ -171,10 +145,7 @@ def sources_of(certificate: Mapping[str, Any]) -> tuple[ReleaseCost, ...]:
 
 
 def costs_of_inputs(*values: Any, made_with: MadeWith, budget: Any, ledger: Any) -> tuple[ReleaseCost, ...]:
-    """Return the costs of a chain's public inputs, before anything is reserved or charged.
-
-    Text released for other neighbors than the chain's (of its budget, otherwise of its ledger) is refused.
-    """
+    """Return the costs of public inputs. Refuse other neighbors than the chain's."""
     costs = merged((*costs_in(*values), *declared(made_with)))
     neighbors = getattr(getattr(ledger, "budget", None) if budget is None else budget, "neighbors", None)
     if neighbors is not None:
@@ -183,7 +154,6 @@ def costs_of_inputs(*values: Any, made_with: MadeWith, budget: Any, ledger: Any)
 
 
 def check_neighbors(costs: Iterable[ReleaseCost], neighbors: Neighbors) -> None:
-    """Refuse costs that do not add up with those of a promise for these neighbors."""
     if other := next((cost for cost in costs if cost.neighbors is not neighbors), None):
         raise InvalidParameter(
             f"Expected text that the plan {other.plan!r} released for neighbors {other.neighbors.name} to be released "
@@ -193,7 +163,6 @@ def check_neighbors(costs: Iterable[ReleaseCost], neighbors: Neighbors) -> None:
 
 
 def declared(made_with: MadeWith) -> tuple[ReleaseCost, ...]:
-    """Return the costs of the certificates in ``made_with=``."""
     certificates = made_with if isinstance(made_with, (list, tuple)) else () if made_with is None else (made_with,)
     for one in certificates:
         if not any(hasattr(each, "as_sources") for each in (one, getattr(one, "certificate", None))):

@@ -1,4 +1,4 @@
-"""Quotas: how many releases of a plan each user may have, so that no user can use up the others' share."""
+"""Quotas per user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from langchain_dp._util.reprs import MadeOfFields
 from langchain_dp.errors import InvalidParameter
 
 POOLED = "users can pool their answers: the promise is the whole plan's"
-"""Note in the certificate of a plan with quotas."""
 
 _FEW = 8  # names that are shown one by one
 
@@ -21,19 +20,15 @@ _FEW = 8  # names that are shown one by one
 class Quotas(MadeOfFields):
     """Largest number of releases of a plan per user, team or tenant.
 
-    User ids are public: the ledger stores them and messages show them. Use the id of a team, or a number, and no
-    person's name. Quotas may add up to more than the plan. The plan's own limit then holds.
+    User ids are public: the ledger stores them and messages show them. Use no person's name. Quotas may add up to more
+    than the plan.
 
     Args:
-        default: Quota of every user without an override. None: such a user is refused.
-        overrides: Quota by user id, each at least 1.
-
-    Raises:
-        InvalidParameter: Neither was given, a quota is below 1, or a user id is not 1 to 200 printable characters.
+        default: Quota of users without an override. None: such users are refused.
+        overrides: Quota by user id, 1 to 200 printable characters.
 
     Formal guarantee:
-        None: users can pool their answers, so only the (epsilon, delta) of the plan and its ledger holds. A quota is an
-        operational limit.
+        None: users can pool their answers, so only the (epsilon, delta) of the plan and its ledger holds.
 
     Examples:
         >>> shared = [(NoisyMaxEvent(20.0), 50)]
@@ -59,7 +54,7 @@ class Quotas(MadeOfFields):
         object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
 
     def of(self, user_id: str) -> int | None:
-        """Return this user's quota, or None."""
+        """Return the user's quota, or None."""
         return self.overrides.get(user_id, self.default)
 
     def __repr__(self) -> str:
@@ -73,5 +68,5 @@ class Quotas(MadeOfFields):
 
     @classmethod
     def from_dict(cls, kept: Mapping[str, Any]) -> Self:
-        """Return the quotas that :meth:`to_dict` wrote."""
+        """Return the quotas of :meth:`to_dict`."""
         return cls(kept["default"], kept["overrides"])

@@ -1,8 +1,4 @@
-"""Signed certificates, which anybody with the public key can check elsewhere.
-
-A signed certificate is one line of JSON: the certificate, the id of its ledger, the package's version, a hash of the
-package's code, and an Ed25519 signature of all of this. It is checked byte by byte: other blanks or digits are refused.
-"""
+"""Signed certificates."""
 
 from __future__ import annotations
 
@@ -21,12 +17,12 @@ from langchain_dp.errors import LedgerMismatch
 
 @dataclasses.dataclass(frozen=True)
 class SignedCertificate:
-    """A certificate whose signature was verified.
+    """A certificate whose Ed25519 signature was verified.
 
     Args:
         certificate: The certificate.
-        ledger: Id of the ledger that was charged. Empty if none was.
-        version: Version of the package that signed it.
+        ledger: Id of the charged ledger.
+        version: Version of the signing package.
         code: SHA-256 of that package's code.
 
     Examples:
@@ -42,26 +38,16 @@ class SignedCertificate:
 
     @classmethod
     def read(cls, text: str, public_key: str | os.PathLike[str]) -> Self:
-        """Read the text of :meth:`PrivacyCertificate.sign`, and verify its signature.
+        """Read the text of :meth:`PrivacyCertificate.sign`, and verify it with the PEM file of a public key.
 
-        Args:
-            text: The signed certificate.
-            public_key: PEM file of the Ed25519 public key.
-
-        Raises:
-            InvalidParameter: It is no signed certificate, it was changed, or another key signed it.
-            MissingExtra: cryptography is not installed.
+        A text that is unsigned, changed or signed by another key raises InvalidParameter.
         """
         fields = verified(text, public_key)
         certificate = PrivacyCertificate.from_dict(fields["certificate"])
         return cls(certificate, fields["ledger"], fields["version"], fields["code"])
 
     def check_ledger(self, ledger: PrivacyLedger | MetricLedger) -> None:
-        """Check that a ledger is the certificate's, and holds at least what the certificate says.
-
-        Raises:
-            LedgerMismatch: It is another ledger, or an older copy of this one.
-        """
+        """Raise LedgerMismatch for another ledger, or one with lower costs than the certificate's."""
         own = ledger._store.ledger_id
         if own != self.ledger or not isinstance(ledger, PrivacyLedger):
             raise LedgerMismatch(
@@ -86,7 +72,7 @@ class SignedCertificate:
             raise _older(own, f"epsilon={spent:.6g} is spent, not {self.certificate.spent[0] - others:.6g}")
 
     def in_plain_words(self) -> str:
-        """Return what the certificate claims, for readers who are new to differential privacy."""
+        """Explain the claim in plain words."""
         one, code = self.certificate, "the code of this installation"
         if self.code != code_digest():
             code = f"other code than this installation, {self.code[:12]}"

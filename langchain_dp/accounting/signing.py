@@ -1,4 +1,4 @@
-"""Signs plain values with Ed25519, as one line of canonical JSON, and verifies them byte by byte."""
+"""Ed25519 signatures of canonical JSON, checked byte by byte."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _MAKE = (
 
 @functools.cache
 def code_digest() -> str:
-    """Return the SHA-256 of the package's Python files, by name."""
     folder = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
@@ -32,18 +31,11 @@ def code_digest() -> str:
 
 
 def signed_text(fields: Mapping[str, Any], key: str | os.PathLike[str]) -> str:
-    """Return the fields and their signature as text."""
     signature = _key(key, private=True).sign(_canonical(fields).encode())
     return _canonical({**fields, "signature": signature.hex()}) + "\n"
 
 
 def verified(text: str, public_key: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the fields of a signed text.
-
-    Raises:
-        InvalidParameter: It is no signed certificate, it was changed, or another key signed it.
-        MissingExtra: cryptography is not installed.
-    """
     key = _key(public_key, private=False)
     exceptions: Any = importlib.import_module("cryptography.exceptions")
     fields = _fields(text)
@@ -87,7 +79,6 @@ def _bytes(signature: object) -> bytes:
 
 
 def _key(path: str | os.PathLike[str], *, private: bool) -> Any:
-    """Load an Ed25519 key from a PEM file."""
     with needs("encrypted", "cryptography", why=" to sign a certificate, or check one"):
         serialization: Any = importlib.import_module("cryptography.hazmat.primitives.serialization")
         ed25519: Any = importlib.import_module("cryptography.hazmat.primitives.asymmetric.ed25519")

@@ -1,15 +1,8 @@
-"""The cost of a round of private texts: many tokens after one draw of the members.
-
-A token from the exponential mechanism over clipped sums is bounded-range, and the tokens of a text follow each other
-adaptively. :func:`composed_bounded_range` is the largest privacy profile of any such sequence. Composing the profile of
-one token with itself would be an upper bound too, some tenth looser in the parameter.
-
-A round draws its members once, and then writes whole texts with them. With M0 the texts written without the changed
-record and M1, M2 those with it in either version, the pair is (1-q) M0 + q M1 against (1-q) M0 + q M2.
+"""Privacy profiles of rounds of private texts.
 
 References:
-    [1] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
-    [2] Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018 (advanced joint convexity).
+    [1] Dong, Durfee, Rogers. ICML 2020.
+    [2] Balle, Barthe, Gaboardi. NeurIPS 2018 (advanced joint convexity).
 """
 
 from __future__ import annotations
@@ -29,18 +22,15 @@ _LARGEST = 700.0  # nats whose exponential is finite. Beyond, the profile keeps 
 
 @functools.lru_cache(maxsize=64)
 def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
-    r"""Points of g = e^epsilon, ascending, and upper bounds of the profile there: chords between them are bounds too.
+    r"""Return ascending points of g = e^epsilon and upper bounds of the profile, which chords between them keep.
 
-    With D_k(g) the largest hockey-stick divergence of k adaptive releases, D_0(g) = (1 - g)_+ and
+    With D_k(g) the largest hockey-stick divergence of k adaptive releases [1], D_0(g) = (1 - g)_+ and
 
         D_k(g) = max over c in [1, e^bound] of p(c) D_(k-1)(g / c) + (1 - p(c)) D_(k-1)(g e^bound / c),
-        p(c) = (e^bound - c) / (e^bound - 1),
+        p(c) = (e^bound - c) / (e^bound - 1).
 
-    where ln c and ln c - bound are the two losses of one release [1]. Every D_k is convex in g, since it is the largest
-    of functions that are. Points lie ``bound / parts`` apart in ln g, so that for the same steps of ln c every argument
-    is a point. Between two such c both c D(g / c) and c D(g e^bound / c) are convex in c, hence below their chords.
-    What is below them is a0 / c + a1 + a2 c, and its largest value has a closed form. So nothing is below the truth
-    but by floating-point error.
+    Between points c of the grid, c D(g / c) and c D(g e^bound / c) are convex and lie below their chords, whose maximum
+    has a closed form.
     """
     if bound > _RANGE:
         return np.ones(1), np.ones(1)
@@ -77,20 +67,17 @@ def _worst_case(bound: float, times: int) -> tuple[Array, Array]:
 
 
 def composed_bounded_range(epsilons: Array, *, bound: float, times: int) -> Array:
-    """Return the largest profile of ``times`` adaptive ``bound``-bounded-range releases [1]. Epsilon >= 0.
-
-    An upper bound up to floating-point error, and within .02% of the truth in ``bound`` at 30 releases.
-    """
+    """Return the largest profile of ``times`` adaptive releases [1]."""
     points, deltas = _worst_case(bound, times)
     with np.errstate(over="ignore"):
         return np.asarray(np.interp(np.exp(epsilons), points, deltas))
 
 
 def text_round(epsilons: Array, *, bound: float, tokens: int, q: float) -> Array:
-    """Return the profile of a round under replace-one: its texts are ``bound``-bounded-range per token. Epsilon >= 0.
+    """Return the profile of a replace-one round, (1-q) M0 + q M1 against (1-q) M0 + q M2. M0 lacks the record.
 
-    The version M1 against no record, M0, is half of that per token. By advanced joint convexity [2] delta <= q ((1 -
-    share) D(M1, M0) + share D(M1, M2)), both at the amplified epsilon. The profile is symmetric.
+    M1 against M0 has half the bound, so delta <= q ((1 - share) D(M1, M0) + share D(M1, M2)) at the amplified epsilon
+    [2].
     """
     inner = amplified(epsilons, q)
     share = np.exp(epsilons - inner)

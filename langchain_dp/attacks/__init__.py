@@ -1,8 +1,4 @@
-"""Attacks on released values: tools for an operator to see what a release reveals. Their output is private.
-
-Every attack gives its success rate with an interval, beside the rate without the release. A failed attack proves
-nothing: a better one may exist. Names are imported when first used.
-"""
+"""Attacks that show an operator what a release reveals."""
 
 from __future__ import annotations
 

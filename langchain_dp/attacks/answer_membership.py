@@ -1,7 +1,4 @@
-"""Membership inference from DP-ICL's answers to repeated queries on two neighboring data sets.
-
-It is the strongest position that differential privacy covers, so its bound can stand beside the result.
-"""
+"""Membership inference from answers."""
 
 from __future__ import annotations
 
@@ -35,35 +32,24 @@ def attack_answers(
 ) -> AttackResult:
     """Tell which of two neighboring data sets a chain answered from.
 
-    Half of the runs show the attacker how often each answer comes from each data set. In the other half it guesses, by
-    the product of likelihood ratios. It chooses on the first half alone, by leaving out one chain of each data set at a
-    time, what the ratios are about: single answers, single answers by their place among the repeats, for each question
-    the tuple of its answers in order, or the tuple of all answers. The interval is of the second half, which took no
-    part in the choice.
-
-    A tuple that the first half did not show carries no information. With k answers, r repeats and equal chances a
-    question has k^r tuples, so use ``runs`` of about 20 k^r. With fewer, effects of the order are missed.
+    Half of the runs show the attacker the frequencies of answers, and it guesses the other half by likelihood ratios.
+    On the first half alone it chooses their events: single answers, answers by place, a query's answers in order, or
+    all answers. With k answers and r repeats use ``runs`` of about 20 k^r, or effects of the order are missed.
 
     Args:
-        build: Data to a fresh chain with its own budget: question -> answer. Called ``2 runs`` times.
+        build: Data to a fresh chain (query -> answer) with its own budget. Called ``2 runs`` times.
         rows: One data set.
         neighbor: The same with one record added, removed or replaced.
-        questions: Questions. One that names a canary record makes the attack strong.
-        runs: Chains on each data set, at least 10 and even.
-        repeats: How often one chain gets each question in succession. A chain with an answer cache repeats its answer.
-        epsilon: The promise of each chain for all its answers together, if any: gives ``settings["bound"]``, the
-            largest accuracy that the promise allows.
+        questions: Queries. One that names a canary record makes the attack strong.
+        runs: Chains on each data set, even, at least 10.
+        repeats: Times that one chain gets each query.
+        epsilon: The promise of each chain for all its answers. ``settings["bound"]`` is the accuracy that it allows.
         delta: Delta of that promise.
-        neighbors: Relation of that promise, in which the data sets must be neighbors. Zero-out has no bound here.
+        neighbors: Its relation. Zero-out has no bound here.
         name: Name of the result.
 
     Returns:
         The share of right guesses, ties counting half, with a Clopper-Pearson interval. The baseline is 0.5.
-        ``settings["attacker"]`` names the chosen ratios.
-
-    Raises:
-        InvalidParameter: The data sets are no neighbors, there are no questions, there are too few runs, or ``build``
-            gives no function or the function no str.
 
     Examples:
         >>> def build(rows):
@@ -114,7 +100,6 @@ _VIEWS: dict[str, View] = {
     ],
     "all answers together": lambda answers, repeats: [tuple(answers)],
 }
-"""Events that an attacker may count in the answers of one chain. The coarsest first: it needs the fewest runs."""
 
 
 def _counted(chains: Sequence[Sequence[str]], view: View, repeats: int) -> Counter[Hashable]:
@@ -122,7 +107,6 @@ def _counted(chains: Sequence[Sequence[str]], view: View, repeats: int) -> Count
 
 
 def _score(counts: Sequence[Counter[Hashable]], events: Sequence[Hashable]) -> float:
-    """Return the log-likelihood ratio for the second data set. Half a count is added to each."""
     return math.fsum(math.log((counts[1][event] + 0.5) / (counts[0][event] + 0.5)) for event in events)
 
 
@@ -131,7 +115,6 @@ def _hit(score: float, world: int) -> float:
 
 
 def _hits_leaving_one_out(training: Sequence[Sequence[Sequence[str]]], view: View, repeats: int) -> float:
-    """Count right guesses among training chains, each from the frequencies of all but one chain of each data set."""
     counts = [_counted(world, view, repeats) for world in training]
     hits = 0.0
     for pair in zip(*training, strict=True):

@@ -1,4 +1,4 @@
-"""Checks of an attack's arguments. A message states type and remedy, and never the value: it may be a text."""
+"""Checks of arguments that show no value, which may be a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def table(given: Vocabulary) -> Vocabulary:
-    """Return the vocabulary, or refuse, above all a str: its ``encode`` takes a text for the name of an encoding."""
+    """Refuse anything but a vocabulary. The ``encode`` of a str would take a text."""
     from langchain_dp.rapt.vocabulary import Vocabulary  # a leak search does without
 
     if not isinstance(given, Vocabulary):
@@ -25,7 +25,6 @@ def table(given: Vocabulary) -> Vocabulary:
 
 
 def frequencies(given: UnigramPrior, vocabulary: Vocabulary) -> UnigramPrior:
-    """Return the prior, or refuse one of another table."""
     from langchain_dp.rapt.posterior import UnigramPrior
 
     if not isinstance(given, UnigramPrior):
@@ -41,7 +40,6 @@ def frequencies(given: UnigramPrior, vocabulary: Vocabulary) -> UnigramPrior:
 
 
 def answer(name: str, given: str) -> str:
-    """Return a model's answer, or refuse anything but a text."""
     if not isinstance(given, str):
         raise InvalidParameter(
             f"Expected {name} to return a str, but it returned {type(given).__name__}. Return the text alone, such as "
@@ -51,7 +49,6 @@ def answer(name: str, given: str) -> str:
 
 
 def record(name: str, given: Mapping[str, Any], keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a row as a dictionary that has these keys."""
     try:
         row = dict(given)
     except (TypeError, ValueError):
@@ -66,14 +63,12 @@ def record(name: str, given: Mapping[str, Any], keys: Sequence[str] = ()) -> dic
 
 
 def texts_of(name: str, given: Sequence[Any], *, at_least: int = 1) -> list[str]:
-    """Return texts, or those of rows: mappings with ``text``, or objects that have one, as synthetic examples do."""
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
         given = [row.get("text") if isinstance(row, Mapping) else getattr(row, "text", row) for row in given]
     return texts(name, given, at_least=at_least)
 
 
 def texts(name: str, given: Sequence[Any], *, at_least: int = 1) -> list[str]:
-    """Return the texts as a list, or refuse. No text is in the message."""
     if (
         isinstance(given, (str, bytes))
         or not isinstance(given, Sequence)

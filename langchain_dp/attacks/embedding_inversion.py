@@ -1,10 +1,4 @@
-"""Embedding inversion: guess a word from the output of a mechanism of metric privacy.
-
-Of two attackers one takes the word nearest to the output (Song and Raghunathan 2020; Li, Tan, Liu 2023, appendix
-A.3.2). The maximum-a-posteriori one knows table, mechanism, eta and word frequencies, and takes the likeliest word: no
-attacker who looks at one token at a time guesses more words right on average over these frequencies. Where texts hold
-other words, reading alone may guess more. The better of the two is reported.
-"""
+"""Embedding inversion: guess a word from the output of a metric mechanism (Song and Raghunathan 2020)."""
 
 from __future__ import annotations
 
@@ -39,16 +33,15 @@ __all__ = ["InversionResult", "UnigramPrior", "invert_vectors", "invert_words", 
 
 _DRAWS = 5_000
 _INTERVAL = "Clopper-Pearson over words"
-"""Words have independent noise. The interval holds for these texts, and for all attackers where the best is picked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InversionResult(AttackResult):
-    """Success of guessing words. PRIVATE inside: ``side_by_side`` shows the words. ``repr`` and ``str`` do not.
+    """Success of guessing words. PRIVATE inside: ``side_by_side`` shows the words, ``repr`` and ``str`` do not.
 
     Args:
         replaced: Share of words released as another word, or, for vectors, nearer to another.
-        words: The true word, the released word and the guess, for each word. Private.
+        words: (true word, released word, guess) per word. Private.
 
     Examples:
         >>> found = invert_words(texts, vocabulary=vocabulary, eta=4.0)
@@ -59,24 +52,17 @@ class InversionResult(AttackResult):
     words: tuple[tuple[str, str, str], ...] = dataclasses.field(repr=False)
 
     def side_by_side(self, count: int = 20) -> str:
-        """Return the first words, their releases and their guesses. PRIVATE."""
+        """Return words, releases and guesses in columns. PRIVATE."""
         rows = [("stood there", "came out", "guess"), *self.words[:count]]
         widths = [max(len(row[i]) for row in rows) for i in range(2)]
         return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
 
 
 def unigram_prior(vocabulary: Vocabulary, texts: Sequence[str]) -> UnigramPrior:
-    """Return an attacker's knowledge of the language: word frequencies in PUBLIC texts like the private ones.
+    """Return word frequencies in PUBLIC ``texts`` like the private ones.
 
-    Unseen words together have the share of words seen once (Good 1953), spread evenly. The attacker guesses them only
-    when they are released.
-
-    Args:
-        vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
-        texts: Public texts.
-
-    Raises:
-        InvalidParameter: ``vocabulary`` is no Vocabulary, or the texts hold no word of the table.
+    Unseen words share the frequency of words seen once (Good 1953), evenly. The attacker guesses one only if it is
+    released. ``vocabulary`` is a public table from :func:`langchain_dp.rapt.load`.
 
     Examples:
         >>> prior = unigram_prior(load("glove"), public_texts)
@@ -101,28 +87,22 @@ def invert_words(
     rng: Randomness | None = None,
     name: str | None = None,
 ) -> InversionResult:
-    """Release the words of texts and guess them back from the released words.
+    """Release the words of texts and guess them back.
 
     Args:
-        texts: Texts to attack: the user's own, or public ones like them. Words outside the table are left out.
+        texts: Texts to attack. Words outside the table are left out.
         vocabulary: Public table, from :func:`langchain_dp.rapt.load`.
         eta: Privacy loss per unit of distance and word.
         mechanism: "laplace" or "exponential".
-        prior: Frequencies of words, from :func:`unigram_prior`: the attacker guesses the likeliest word, exactly for
-            the exponential mechanism, by simulation for the noise mechanism, whose chances have no closed form. None:
-            it takes the released word unchanged, the least that an attacker does.
-        draws: Releases to simulate against the noise mechanism. More are closer to exact.
-        rng: Source of the mechanism's noise. Operating-system entropy by default.
-        name: Name of the result. Mechanism and attacker by default.
+        prior: From :func:`unigram_prior`: guess the likeliest word, simulated for "laplace". None: guess the released
+            word.
+        draws: Simulated releases.
+        rng: Source of the noise.
+        name: Name of the result.
 
     Returns:
-        The rate, with a Clopper-Pearson interval for these texts: the noise of every word is independent. With a prior
-        it is that of the better of both attackers, named in ``settings["better"]``, and the interval holds for both
-        together. The baseline always guesses the prior's most frequent word, or the texts' own without a prior.
-
-    Raises:
-        InvalidParameter: A value is out of bounds, ``vocabulary`` or ``prior`` is of another type, or the texts hold no
-            word of the table.
+        The rate of the better attacker (``settings["better"]``), with a Clopper-Pearson interval for both together. The
+        baseline always guesses the most frequent word of the prior, or of the texts.
 
     Examples:
         >>> prior = unigram_prior(vocabulary, public_texts)
@@ -151,24 +131,11 @@ def invert_vectors(
     rng: Randomness | None = None,
     name: str | None = None,
 ) -> InversionResult:
-    """Add the noise mechanism's noise to the words of texts and guess them back from the noisy vectors.
+    """Add noise to the words' vectors and guess them back from the noisy vectors, which the sanitizer never releases.
 
-    The sanitizer never releases these vectors. This shows why: exact inversion is far more successful than the share of
-    replaced words suggests.
-
-    Args:
-        texts: As in :func:`invert_words`.
-        vocabulary: Public table.
-        eta: Privacy loss per unit of distance and word.
-        prior: As in :func:`invert_words`. The likeliest word is exact here.
-        rng: Source of noise. Operating-system entropy by default.
-        name: Name of the result. The attacker by default.
-
-    Returns:
-        As :func:`invert_words`.
-
-    Raises:
-        InvalidParameter: As in :func:`invert_words`.
+    Exact inversion succeeds far more often than the share of replaced words suggests. ``texts``, ``vocabulary``,
+    ``eta``,
+    ``prior``, ``rng``, ``name`` and the result are as for :func:`invert_words`, and the likeliest word is exact.
 
     Examples:
         >>> found = invert_vectors(texts, vocabulary=vocabulary, eta=4.0, prior=unigram_prior(vocabulary, public_texts))
@@ -198,7 +165,6 @@ def invert_vectors(
 def word_channel(
     vocabulary: Vocabulary, prior: UnigramPrior, eta: float, mechanism: Mechanism, draws: int = _DRAWS
 ) -> Channel:
-    """Return the likelihoods of released words under a mechanism."""
     validate.integer("draws", draws, at_least=0)
     if mechanism == "exponential":
         return ExponentialChannel(vocabulary, prior, eta)
@@ -221,7 +187,6 @@ def words_guessed(
     prior: UnigramPrior | None,
     **settings: Any,
 ) -> InversionResult:
-    """Return the result of the attacker with the most right guesses (the first of equal ones), named "better"."""
     hits = {attacker: int((guessed == true).sum()) for attacker, guessed in guesses.items()}
     better = max(hits, key=hits.__getitem__)
     commonest = int(np.bincount(true).argmax()) if prior is None else prior.likeliest

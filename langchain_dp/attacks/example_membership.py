@@ -1,4 +1,4 @@
-"""Membership inference from released examples: synthetic ones, or any others that stand for private rows."""
+"""Membership from released examples."""
 
 from __future__ import annotations
 
@@ -30,27 +30,20 @@ def attack_examples(
 ) -> MembershipResult:
     """Tell the rows behind released examples by three signs, of which the best counts.
 
-    "rare words": bits of the words that a row shares with one example. "nearest": similarity of the row to the nearest
-    example. And for each candidate: how much likelier it finds the row's label under a prompt with the examples than
-    under one without.
+    "rare words": bits of the words that a row shares with one example. "nearest": similarity to the nearest example.
+    Each candidate: how much likelier the row's label is under a prompt with the examples.
 
     Args:
         examples: The release: ``SyntheticExamples``, or mappings with ``text`` and ``label``.
         members: Rows behind them, with ``text`` and ``label``. Private.
-        others: Rows of the same kind that are not behind them. If they differ in kind (length, source), the attack
-            measures that instead.
-        candidates: Name -> scorer, for every model that the attacker can try. :class:`PortScorer` makes one of an
-            engine. None: no model.
-        embed: Texts to vectors for "nearest", such as :class:`SentenceEmbeddings`. None: character n-grams.
+        others: Rows of the same kind that are not behind them.
+        candidates: Name -> scorer, such as a :class:`PortScorer`, for models that the attacker can try.
+        embed: Texts to vectors, such as :class:`SentenceEmbeddings`. None: character n-grams.
         name: Name of the result.
-        settings: Public facts to store with the result.
+        settings: Public facts to store with it.
 
     Returns:
         As :func:`infer_membership`.
-
-    Raises:
-        InvalidParameter: There are no examples, or no rows on a side, or one lacks its text, or a scorer does not give
-            one finite number per row.
 
     Examples:
         >>> made = SyntheticExamples.load("synthetic.jsonl")
@@ -87,7 +80,6 @@ def _rows(what: str, given: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _shared(shown: Sequence[Row], rows: Sequence[Row]) -> Floats:
-    """Return for each row the most bits of words that it shares with one example."""
     row_words = [{word.folded for word in words_of(row["text"])} - FUNCTION_WORDS for row in rows]
     example_words = [{word.folded for word in words_of(one["text"])} for one in shown]
     rarity = Rarity(row_words)

@@ -1,4 +1,4 @@
-"""The report of a leak search, with prompt and row side by side. Private: it is text of the rows."""
+"""Report of a leak search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 _WIDTH = 100
 
 LEAKED = "leaked rows in prompt"
-"""Name of a search, unless it is given another."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -20,13 +19,13 @@ class LeakedSpan:
         start: First character in the prompt.
         end: One past the last.
         text: The run in the prompt.
-        rows: Places of the rows that hold it, in order. Those that it covers completely come first.
+        rows: Places of the rows that hold it, wholly covered ones first.
         row_text: The first of these rows.
-        row_start: First character of the run in that row.
+        row_start: First character in that row.
         row_end: One past the last.
-        words: Words of the run that are not public. 1 or 2 for a telling word.
-        bits: Information of these words: the sum of log2(rows / rows with the word), 0 for function words.
-        whole: The run is the row's whole text.
+        words: Nonpublic words of the run.
+        bits: Their information, the sum of log2(rows / rows with the word), 0 for function words.
+        whole: True if the run is the row's whole text.
 
     Examples:
         >>> [(span.start, span.end, span.rows) for span in find_leaks(prompt, texts).spans]
@@ -63,7 +62,7 @@ class NearestRow:
         row: Place of the row.
         row_text: The row.
         similarity: Cosine, at most 1.
-        by_chance: The same for the nearest held-out row. None without held-out rows.
+        by_chance: The same for the nearest held-out row, if any.
 
     Examples:
         >>> nearest = find_leaks(prompt, texts).nearest[0]
@@ -90,20 +89,20 @@ class NearestRow:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LeakReport:
-    """The findings of a search. PRIVATE: ``str`` and ``marked`` show text of the rows. ``repr`` does not.
+    """The findings of a search. PRIVATE: ``str`` and ``marked`` show text of the rows, ``repr`` does not.
 
     Args:
         prompt: The searched prompt.
-        spans: Runs of training rows, heaviest first. None lies inside another.
-        by_chance: The same search over the held-out rows: its findings were not learned.
-        nearest: For every sentence of the prompt that is not public, the most similar row, most similar first.
+        spans: Runs of training rows, heaviest first, none inside another.
+        by_chance: The same for held-out rows.
+        nearest: The most similar row of every nonpublic sentence.
         rows: Number of rows searched.
-        held_out: Number of held-out rows searched.
-        own_starts: Starts of the prompt's words that are not public.
-        pieces: Sentences and forged examples of the prompt that are not public.
-        name: Name of the search, for reports and pictures.
+        held_out: Number of held-out rows.
+        own_starts: Starts of the prompt's nonpublic words.
+        pieces: Number of nonpublic sentences.
+        name: Name of the search.
         ordinary: Name of the list of ordinary words.
-        leaked_rows: Places of the rows of all runs, also of runs inside another.
+        leaked_rows: Places of all leaked rows.
 
     Examples:
         >>> found = find_leaks(prompt, texts)
@@ -124,43 +123,40 @@ class LeakReport:
 
     @property
     def own_words(self) -> int:
-        """Words of the prompt that are not public."""
+        """Number of the prompt's nonpublic words."""
         return len(self.own_starts)
 
     @property
     def rate(self) -> float:
-        """Share of the prompt's own words inside a leaked span, in [0, 1]."""
+        """Share of these words inside a leaked span."""
         return self._share(self.spans)
 
     @property
     def rate_by_chance(self) -> float:
-        """The same for the held-out rows. Fewer rows hold fewer runs."""
+        """The same for held-out rows."""
         return self._share(self.by_chance)
 
     @property
     def beyond_chance(self) -> tuple[LeakedSpan, ...]:
-        """Spans with more bits than each of the held-out rows (all if these have none): unlikely by chance."""
+        """Spans with more bits than every held-out span."""
         heaviest = max((span.bits for span in self.by_chance), default=-1.0)
         return tuple(span for span in self.spans if span.bits > heaviest)
 
     @property
     def baseline(self) -> float:
-        """:attr:`rate_by_chance`, under the common name of all attacks."""
+        """The same as ``rate_by_chance``."""
         return self.rate_by_chance
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% interval of the rate: Clopper-Pearson, as if every sentence leaked or not as a whole.
-
-        The rate of this very prompt is exact. The interval is for prompts like it, and wide for few sentences.
-        """
+        """95% Clopper-Pearson interval, as if sentences leaked as a whole."""
         from langchain_dp._util.binomial import clopper_pearson  # numerics, which the search does without
 
         pieces = self.pieces or int(self.rate > 0)  # leaked text without a sentence, such as a name, counts as one
         return clopper_pearson(self.rate * pieces, pieces) if pieces else (0.0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
+        """Return the figures, without any text."""
         low, high = self.interval
         return {
             "name": self.name,
@@ -188,7 +184,7 @@ class LeakReport:
         return len(taken & self.own_starts) / self.own_words if self.own_words else 0.0
 
     def marked(self, before: str = "[", after: str = "]", *, spans: Sequence[LeakedSpan] | None = None) -> str:
-        """Return the prompt with ``before`` and ``after`` around leaked text. Overlapping spans are marked as one."""
+        """Return the prompt with marks around leaked text. PRIVATE."""
         merged: list[tuple[int, int]] = []
         for span in sorted(self.spans if spans is None else spans, key=lambda span: span.start):
             if merged and span.start <= merged[-1][1]:

@@ -1,8 +1,4 @@
-"""Search for text of training rows in a prompt: the leak of DLN-1 that Hong et al. 2024 show in Figure 2.
-
-Common runs of words come first, then single words of one row alone: a name, a password or a number. The output IS the
-leaked text, for people who may see the rows. A search without findings proves nothing: it sees copies, not influence.
-"""
+"""Search a prompt for training rows (Hong et al. 2024, Figure 2)."""
 
 from __future__ import annotations
 
@@ -24,10 +20,8 @@ from langchain_dp.attacks.words import Prompt, Rarity, bare, covered, weight, wo
 from langchain_dp.errors import InvalidParameter
 
 Embed = Callable[[Sequence[str]], npt.ArrayLike]
-"""Texts to one vector each."""
 
 Numbers = dict[tuple[int, int], dict[str, tuple[int, tuple[int, int]]]]
-"""Place of a number in the prompt -> text that holds it -> (first row of that text, place in it)."""
 
 Matrix = npt.NDArray[np.float64]
 _SIZES = (3, 4)  # of character n-grams
@@ -49,50 +43,39 @@ def find_leaks(
 ) -> LeakReport:
     """Search a prompt for text of training rows.
 
-    Words are compared without case, accents and punctuation. A common run counts if, without its public words, it has
+    Words are compared without case, accents and punctuation. Without its public words, a common run counts if it has
 
-    - at least ``shortest`` words, one of which is no everyday word, or
-    - at least ``shortest - 1`` words, two of which are no everyday words and one of these rare: in one row, or in at
-      most one of a hundred, or
-    - the whole row, of at least two words, one of which is no everyday word.
+    - at least ``shortest`` words, one of them no everyday word, or
+    - one word less, two of them no everyday words and one rare (in one row, or in at most 1% of rows), or
+    - the whole row, of at least two words, one of them no everyday word.
 
-    Everyday words are the function words of English and those of a tenth of all rows. In Chinese, Japanese, Thai and
-    other writing without spaces a letter is half a word.
+    Everyday words are English function words and those of a tenth of all rows. In writing without spaces, a letter is
+    half a word.
 
-    Text that is not public and in one row alone, held-out rows included, is a finding by itself if it is
+    Nonpublic text in one row alone also counts if it is
 
-    - a word that is not among the 100,000 most frequent of English, or not among the first 10,000 if prompt and row
-      both write it as a name, with a capital inside a sentence, or two such words side by side, one of them not among
-      the first 1,000.
-    - a word of letters and digits, five characters or more, that is not in that list and no time, rank or size of four
-      digits at most ("1990s", "100mg"), or of six with others between.
-    - six digits of a number or more, four of them different, in any grouping, with up to five marks between two: a
-      telephone number, an account.
-
-    So a frequent name is found only in a run or beside another one, and a number of five digits not at all.
+    - a word beyond the 100,000 most frequent of English, a name beyond the first 10,000, or two neighboring names
+      beyond the first 1,000. Names have a capital inside a sentence.
+    - an unlisted word of five or more letters and digits, and no time, rank or size.
+    - a number of six or more digits, four of them different, in any grouping.
 
     Args:
-        prompt: The prompt, or the instruction alone, or released texts, such as ``SyntheticExamples``.
-        rows: Training rows: their texts, or mappings with ``text``. Private.
-        public: Text that the prompt may repeat: the initial instruction, templates, labels. Runs of three of its words,
-            or a shorter text as a whole, do not count.
-        held_out: Rows of the same kind that are not behind the prompt. Findings in them are chance.
+        prompt: The prompt, or released texts such as ``SyntheticExamples``.
+        rows: Training rows: texts, or mappings with ``text``. Private.
+        public: Text that the prompt may repeat, in runs of three words.
+        held_out: Similar rows that are not behind the prompt. Findings in them are chance.
         shortest: Words that make a run, at least 2.
-        embed: Texts to vectors, for the nearest rows, such as :class:`langchain_dp.attacks.SentenceEmbeddings`. None
-            compares character n-grams. The search is exact: every sentence and forged example with every row.
-        ordinary: Ordinary words, the most frequent first. By default those of GloVe's table if the extra ``rapt`` is
-            installed. Without any, or if the list lacks most words of the rows and so is of another language, only
-            numbers and words with digits are found by themselves.
+        embed: Texts to vectors, such as :class:`langchain_dp.attacks.SentenceEmbeddings`. None: character n-grams.
+        ordinary: Ordinary words by frequency, by default GloVe's (extra ``rapt``). Without a list of the rows'
+            language, single words are found only with digits.
         name: Name of the result.
 
     Raises:
-        InvalidParameter: The prompt is no string and holds no texts, there are no rows, a row has no text, or ``embed``
-            does not give one vector per text.
+        InvalidParameter: Texts are missing, or ``embed`` does not give one vector per text.
 
     Examples:
         >>> found = find_leaks(prompt, [row["text"] for row in rows], held_out=others)
         >>> found.rate, found.rate_by_chance
-        >>> print(found.marked())  # PRIVATE: the prompt, with text of rows in brackets
     """
     validate.integer("shortest", shortest, at_least=2)
     if not isinstance(prompt, (str, Sequence)):
@@ -124,7 +107,6 @@ class _Rows:
 
     @property
     def plain(self) -> list[str]:
-        """The texts without case and punctuation."""
         return [" ".join(words) for words in self.folded]
 
 
@@ -153,7 +135,6 @@ class _Search:
         return frozenset(word.start for word, known in zip(self._words, self._public, strict=True) if not known)
 
     def spans(self, rows: _Rows) -> tuple[tuple[LeakedSpan, ...], frozenset[int]]:
-        """Return the spans, without those inside another, and the rows of all."""
         runs: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
         for number, row in enumerate(rows.folded):
             for at, start, length in self._index.runs(row):
@@ -169,7 +150,6 @@ class _Search:
         return tuple(sorted(spans, key=lambda span: (-span.bits, span.start))), leaked
 
     def _alone(self, row: ComparedText) -> list[tuple[int, int, int]]:
-        """Return the telling words of this row alone, with neighbors joined, as runs."""
         runs: list[tuple[int, int, int]] = []
         for at, start, length, words in sorted(self._singles.words(row)):
             if not self._only(words):
@@ -254,7 +234,6 @@ class _Search:
         return tuple(sorted(nearest, key=lambda row: -row.similarity))
 
     def pieces(self) -> list[str]:
-        """Return sentences and forged examples with at least three words that are not public."""
         pieces, at = [], 0
         for cut in [*_PIECE.finditer(self._prompt), None]:
             end = len(self._prompt) if cut is None else cut.start()
@@ -268,10 +247,7 @@ class _Search:
 
 
 def similarities(texts: Sequence[str], rows: Sequence[str], embed: Embed | None) -> Matrix:
-    """Return the cosine similarity of every folded text to every folded row.
-
-    Without ``embed``, it counts character n-grams within words, weighted by their rarity among the rows.
-    """
+    """Return cosine similarities, by default of character n-grams."""
     return _by_letters(texts, rows) if embed is None else _unit(embed, texts) @ _unit(embed, rows).T
 
 

@@ -1,8 +1,4 @@
-"""Membership inference from a released prompt: was a record among the private ones?
-
-The likelihood ratio (LiRA) of Carlini et al. 2022 and, with one reference, of Mireshghallah et al. 2022, as in Hong et
-al. 2024, Table 8. The attacker has the prompt and several candidate models: it need not know which one wrote it.
-"""
+"""Membership inference from a released prompt, by LiRA (Carlini et al. 2022)."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from langchain_dp.ports import LabelScorer, MemberPrompt
 
 Row = Mapping[str, Any]
 Scorer = Callable[[str, Sequence[Row]], npt.ArrayLike]
-"""An instruction and rows to the log-likelihood of every row's label under that instruction."""
+"""Instruction and rows to the log-likelihood of every row's label."""
 
 _RATES = (0.01, 0.05, 0.1)
 _TOGETHER = 64
@@ -32,19 +28,13 @@ _TOGETHER = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MembershipResult(AttackResult):
-    """Success of telling members from others: the area under the curve of the best candidate.
-
-    Scores that are lower for members are as telling as higher ones, so every area is for the direction in which it is
-    at least 0.5. By chance it is therefore a little above 0.5: see ``resolution``.
+    """Success of telling members from others: the area under the curve of the best candidate, in its better direction.
 
     Args:
-        by_candidate: Area and interval of every candidate. The intervals hold together, with 95%, in either direction,
-            although the best one is picked by its outcome.
-        best: Name of the best candidate. ``settings["members_score"]`` is its direction, "higher" or "lower".
-        tpr_at_fpr: Of the best candidate: false positive rate -> (share of members found, low, high). The interval is
-            for the threshold that this rate of the given ``others`` exceeds. The rate of further others is as uncertain
-            as their number implies. Rates below one in n + 1 others are left out.
-        resolution: An area below 0.5 + this cannot be told from chance with so many rows and candidates.
+        by_candidate: (area, low, high) of every candidate. The intervals hold together at 95%.
+        best: Name of the best candidate.
+        tpr_at_fpr: Its false positive rate -> (share of members found, low, high).
+        resolution: An area below 0.5 + this cannot be told from chance.
 
     Examples:
         >>> found = infer_membership({"model": (member_scores, other_scores)})
@@ -66,18 +56,13 @@ def infer_membership(
     """Tell members from others by scores.
 
     Args:
-        candidates: Name -> (scores of members, scores of others), for every model or method the attacker can try.
-            Members may score higher or lower.
+        candidates: Name -> (scores of members, scores of others), for every model or method that the attacker can try.
         name: Name of the result.
-        settings: Public facts to store with the result.
+        settings: Public facts to store with it.
 
     Returns:
-        The area under the curve of the best candidate in its better direction, with Newcombe's interval, widened so
-        that those of all candidates hold together (Bonferroni). The interval of the other direction is its mirror
-        image, and holds with it. The baseline is 0.5.
-
-    Raises:
-        InvalidParameter: There is no candidate, one lacks scores on a side, or a score is not a number.
+        The area under the curve of the best candidate in its better direction, with Newcombe's interval for all
+        candidates together (Bonferroni). The baseline is 0.5.
 
     Examples:
         >>> found = infer_membership({"model": ([0.9, 0.8, 0.7], [0.1, 0.2, 0.3])})
@@ -140,24 +125,19 @@ def attack_prompt(
     name: str = "membership in prompt",
     settings: Mapping[str, Setting] | None = None,
 ) -> MembershipResult:
-    """Tell the rows behind a released prompt by how much better it explains their labels.
+    """Tell the rows behind a released prompt by how much better it explains their labels (Hong et al. 2024, Table 8).
 
     Args:
         prompt: The released instruction.
         members: Rows behind it, with ``label``. Private.
-        others: Rows of the same kind that are not behind it. If they differ in kind (length, source), the attack
-            measures that instead.
-        candidates: Name -> scorer, for every model the attacker can try. :class:`PortScorer` makes one of an engine.
-        references: Instructions written without the members: the initial one, or ones from other data.
+        others: Rows of the same kind that are not behind it.
+        candidates: Name -> scorer, such as a :class:`PortScorer`, for models that the attacker can try.
+        references: Instructions written without the members.
         name: Name of the result.
-        settings: Public facts to store with the result.
+        settings: Public facts to store with it.
 
     Returns:
-        As :func:`infer_membership`, on the scores of :func:`lira_scores`.
-
-    Raises:
-        InvalidParameter: There are no rows on a side, no candidates or no references, or a scorer does not give one
-            finite number per row.
+        As :func:`infer_membership`, on :func:`lira_scores`.
 
     Examples:
         >>> candidates = {"engine": PortScorer(engine, {"yes": "yes", "no": "no"})}
@@ -199,7 +179,6 @@ def _scores(name: str, given: npt.ArrayLike) -> Floats:
 
 
 def label_figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
-    """Return a scorer's numbers, if they are one finite number for each of ``count`` rows."""
     figures = validate.numbers(f"what candidate {name!r} returned", given)
     if figures.shape != (count,) or not np.isfinite(figures).all():
         raise InvalidParameter(
@@ -210,7 +189,6 @@ def label_figures(name: str, given: npt.ArrayLike, count: int) -> Floats:
 
 
 def _tpr_at_fpr(members: Floats, others: Floats, rate: float, *, error: float) -> tuple[float, float, float]:
-    """Return the share of members above the score that at most this share of others exceeds."""
     allowed = int(rate * len(others))
     threshold = np.sort(others)[::-1][min(allowed, len(others) - 1)]
     hits = int((members > threshold).sum())
@@ -223,14 +201,10 @@ def lira_scores(target: npt.ArrayLike, out: npt.ArrayLike) -> Floats:
 
     Args:
         target: Figure of each record under the attacked release, (n,). For prompts the log-likelihood of its label.
-        out: The same under k references made without the record, (k, n), k at least 1.
+        out: The same under k references made without the record, (k, n).
 
     Returns:
-        Scores, (n,), higher for members: the distance to the mean of ``out`` in spreads, one spread for all records. In
-        plain units with one reference, which has no spread.
-
-    Raises:
-        InvalidParameter: Shapes do not fit, or a figure is not finite.
+        (n,), higher for members: the distance to the mean of ``out``, in spreads unless there is one reference.
 
     Examples:
         >>> lira_scores([1.0, 3.0], [[1.0, 1.0], [2.0, 0.0]]).round(2)  # the second record stands out
@@ -253,19 +227,18 @@ def lira_scores(target: npt.ArrayLike, out: npt.ArrayLike) -> Floats:
 class PortScorer:
     """Log-likelihood of labels under an instruction, by an engine that scores labels.
 
+    A row that the engine cannot score counts as if all labels were equally likely. If it scores none, the call raises
+    ModelUnavailable.
+
     Args:
         engine: The engine. It sees the rows.
         words: Label -> word that the model is asked for.
-        head: The first part of the prompt. ``{instruction}`` is replaced.
-        body: The second part, with the row's keys.
-        tail: The last part. The label's word follows.
-
-    A row that the engine cannot score counts as if all labels were equally likely.
+        head: First part of the prompt, with ``{instruction}``.
+        body: Second part, with the row's keys.
+        tail: Last part. The label's word follows.
 
     Raises:
-        InvalidParameter: The engine scores no labels, there are fewer than two labels, ``head`` names another variable.
-            When called, a row lacks a key of ``body``, or its label has no word.
-        ModelUnavailable: When called: the engine scored none of the rows.
+        InvalidParameter: The engine scores no labels, or words, ``head`` or a row do not fit.
 
     Examples:
         >>> scorer = PortScorer(engine, {"yes": "yes", "no": "no"})
@@ -303,7 +276,7 @@ class PortScorer:
         self._head, self._body, self._tail = head, body, tail
 
     def __call__(self, instruction: str, rows: Sequence[Row]) -> Floats:
-        """Return the log-probability of every row's own label among all labels, (rows,)."""
+        """Return the log-probability of every row's label, (rows,)."""
         labels = list(self._words)
         truth = [str(checks.record("rows", row, ["label"])["label"]) for row in rows]
         if unknown := sum(label not in labels for label in truth):

@@ -1,4 +1,4 @@
-"""Results of attacks, which show no private text unless asked to, and 95% intervals."""
+"""Results of attacks."""
 
 from __future__ import annotations
 
@@ -31,19 +31,17 @@ _FEW = 20
 class AttackResult:
     """A success rate with its interval, beside the rate of an attacker who saw no release.
 
-    No promise covers these figures: for private texts they are counted without noise, and publishing them releases
-    something about the texts.
+    The figures of private texts are counted without noise, so publishing them is an uncovered release.
 
     Args:
-        name: Name of the attack: a label of at most four words, for reports.
-        rate: Success, in [0, 1]. ``measure`` defines it.
-        interval: Its 95% interval, by ``interval_method``. It covers the draw of targets and noise, not the choice of
-            the attack: a better one may exist. A failed attack proves nothing.
-        baseline: The same measure without the release, or by chance: what guessing reaches.
+        name: Name of the attack, of at most four words.
+        rate: Success, in [0, 1].
+        interval: Its 95% interval, over targets and noise. A better attack may exist.
+        baseline: Success without the release, or by chance.
         n: Number of attempts.
-        measure: Definition of the rate, as a label.
-        interval_method: Method of the interval, as a label.
-        settings: Public settings, plain values by name.
+        measure: Definition of the rate.
+        interval_method: Method of the interval.
+        settings: Public settings.
 
     Examples:
         >>> found = attack_answers(build, rows, neighbor, questions=questions)
@@ -63,7 +61,7 @@ class AttackResult:
         object.__setattr__(self, "settings", dict(self.settings))  # frozen: the only way
 
     def to_dict(self) -> dict[str, Any]:
-        """Return figures as plain values, without any text: name, rate, low, high, baseline, n, settings."""
+        """Return the figures, without any text."""
         return {
             "name": self.name,
             "rate": self.rate,
@@ -83,14 +81,9 @@ class AttackResult:
 
 
 def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathLike[str]) -> None:
-    """Write a picture that compares attacks: a line each, with its interval, and a mark at chance.
-
-    Args:
-        results: One or more results, also of :func:`langchain_dp.attacks.find_leaks`.
-        path: File to write. Its ending is the format.
+    """Write a picture of ``results``, with intervals and baselines, to ``path``, whose ending is the format.
 
     Raises:
-        InvalidParameter: There are no results, one is none, or the ending of ``path`` names no picture format.
         MissingExtra: matplotlib is not installed.
 
     Examples:
@@ -116,11 +109,9 @@ def plot_attacks(results: Sequence[AttackResult | LeakReport], path: str | PathL
 
 
 def ratio_interval(hits: Floats, runs: Floats) -> Interval:
-    """Return an exact interval of sum(hits) / sum(runs), where texts are independent, and not their words.
+    """Return an exact interval of sum(hits) / sum(runs) over independent texts.
 
-    It is that of as many independent runs as would give the spread between texts (Korn and Graubard 1998). For few
-    texts, or if all agree, that spread is too small: texts are then the runs, and texts of unequal length count as
-    fewer, (sum of runs)^2 / sum of squared runs (Kish 1965).
+    The number of runs is the effective one (Korn and Graubard 1998), for few or unanimous texts Kish's (1965).
     """
     share = float(hits.sum() / runs.sum())
     used = runs > 0
@@ -134,18 +125,15 @@ def ratio_interval(hits: Floats, runs: Floats) -> Interval:
 
 
 def auc(positives: Floats, negatives: Floats) -> float:
-    """Return the chance that a positive scores above a negative, ties counting half (Mann and Whitney 1947)."""
+    """Return the area under the curve, with ties counting half (Mann and Whitney 1947)."""
     ranks = rankdata(np.concatenate([positives, negatives]))[: len(positives)]
     pairs = len(positives) * len(negatives)
     return float((ranks.sum() - len(positives) * (len(positives) + 1) / 2) / pairs)
 
 
 def auc_interval(value: float, positives: int, negatives: int, *, error: float = _ERROR) -> Interval:
-    """Return all areas under the curve from which ``value`` is not too many standard errors away.
-
-    Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic. Part 2", method
-    5: Hanley and McNeil's variance at the area in question, so that an area of 1 has an interval too. Errors are
-    counted by Student's t of the smaller side. ``error`` is the chance to miss, on both sides together.
+    """Return an interval of the area under the curve that misses with chance ``error`` (Newcombe 2006, part 2, method
+    5).
     """
     z = float(student.ppf(1 - error / 2, max(min(positives, negatives) - 1, 1)))
     typical = (positives + negatives) / 2 - 1
@@ -162,7 +150,7 @@ def auc_interval(value: float, positives: int, negatives: int, *, error: float =
 
 
 def accuracy_bound(epsilon: float, delta: float) -> float:
-    """Return the largest accuracy of telling two equally likely neighboring data sets apart under (epsilon, delta).
+    """Return the largest accuracy of telling two neighboring data sets apart.
 
     True minus false positive rate is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1) (Kairouz, Oh, Viswanath 2015,
     Theorem 2.1 and Remark 2.2).

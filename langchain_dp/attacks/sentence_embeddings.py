@@ -1,4 +1,4 @@
-"""Vectors of texts by a transformer."""
+"""Vectors of texts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from langchain_dp.rapt._tables import model_folder
 
 
 class SentenceEmbeddings:
-    """An embedding of texts by a transformer: the mean of its last hidden states over a text.
-
-    Calling it with texts gives one vector each, for :func:`find_leaks` and :func:`attack_examples`.
+    """An embedding of texts by a transformer: the mean of its last hidden states.
 
     Args:
         model: "minilm" (all-MiniLM-L6-v2, from an installed package) or a folder that transformers can load.
-        batch: Texts per batch, of similar length.
+        batch: Texts per batch.
         longest: Most tokens of a text. The rest is cut.
 
     Raises:
-        InvalidParameter: The folder does not exist, or a bound is not met.
         MissingExtra: torch, transformers or the named model is not installed.
 
     Examples:

@@ -1,9 +1,4 @@
-"""Single words that reveal a row (a rare word, a name, a password, a number), and the list of ordinary words.
-
-Ordinary are the 100,000 most frequent words of GloVe's table (extra ``rapt``). A word written as a name must be among
-the first 10,000, and two names side by side among the first 1,000. Without the table, or for rows in another language,
-only numbers and words that mix letters and digits count.
-"""
+"""Single words that reveal a row."""
 
 from __future__ import annotations
 
@@ -36,18 +31,15 @@ class Frequent:
     ranks: Mapping[str, int]
 
     def rank(self, word: str) -> int:
-        """Return the rank of a folded word, without an ending such as 's."""
         return self.ranks.get(word.split("'")[0], _FREQUENT)
 
     def reads(self, texts: Sequence[Sequence[str]]) -> bool:
-        """Return whether the list is of these texts' language."""
         words = [word for text in texts for word in text]
         return bool(self.ranks) and sum(self.rank(word) < _FREQUENT for word in words) >= _LANGUAGE * len(words)
 
 
 @functools.cache  # of a file that does not change: a search of many answers reads it once
 def frequent_words() -> Frequent:
-    """Return the list of an installed table, or an empty one."""
     from langchain_dp.rapt._tables import installed_words  # a search for runs does without
 
     try:
@@ -58,7 +50,6 @@ def frequent_words() -> Frequent:
 
 
 def given_words(words: Sequence[str]) -> Frequent:
-    """Return a list of given words, the most frequent first."""
     ranks: dict[str, int] = {}
     for place, word in enumerate(words):
         ranks.setdefault(folded(word), place)
@@ -74,7 +65,6 @@ class ComparedText:
 
     @functools.cached_property
     def digits(self) -> tuple[list[str], list[int]]:
-        """Digits of numbers and their places, with up to five other marks between. A mark after each number."""
         digits, places = [], []
         for number in _NUMBER.finditer(self.text):
             for at in range(number.start(), number.end()):
@@ -87,7 +77,7 @@ class ComparedText:
 
     @functools.cached_property
     def chunks(self) -> dict[str, tuple[int, int]]:
-        """Folded chunks between spaces that mix letters and digits, without other characters, and their places."""
+        """Places of chunks that mix letters and digits."""
         spans = {}
         for chunk in _CHUNKS.finditer(self.text):
             joined = "".join(filter(str.isalnum, folded(chunk[0])))
@@ -97,7 +87,7 @@ class ComparedText:
 
     @functools.cached_property
     def names(self) -> frozenset[int]:
-        """Places of words written as names: a capital inside a sentence. None where capitals are the rule."""
+        """Places of words with a capital inside a sentence."""
         capital = [self.text[word.start].isupper() for word in self.words]
         if 2 * sum(capital) > len(capital) > 4:
             return frozenset()
@@ -108,13 +98,11 @@ class ComparedText:
         )
 
     def widened(self, start: int, end: int) -> tuple[int, int]:
-        """Widen a span to whole words."""
         touched = [word for word in self.words if word.start < end and start < word.end]
         return min([start, *(word.start for word in touched)]), max([end, *(word.end for word in touched)])
 
 
 def mixed(word: str) -> bool:
-    """Return whether a word mixes letters and digits, and is no time, year, rank or size."""
     return (
         len(word) >= _MIXED
         and any(map(str.isdigit, word))
@@ -124,7 +112,7 @@ def mixed(word: str) -> bool:
 
 
 class Singles:
-    """The words of a prompt that reveal a row by themselves."""
+    """Words of a prompt that reveal a row by themselves."""
 
     def __init__(
         self,
@@ -149,7 +137,6 @@ class Singles:
                 self._places.setdefault(bare(word.folded), []).append(place)
 
     def words(self, row: ComparedText) -> Iterator[tuple[int, int, int, str | tuple[str, str]]]:
-        """Yield common telling words: (place in the prompt, place in the row, number, the words)."""
         for start, word in enumerate(row.words):
             one = bare(word.folded)
             for at in self._places.get(one, ()):
@@ -165,7 +152,6 @@ class Singles:
         return self._read and len(word) >= _SHORTEST and self._frequent.rank(word) >= rare
 
     def _two_names(self, at: int, start: int, row: ComparedText) -> bool:
-        """Return whether two words side by side are written as names in both texts."""
         if not (self._read and {start, start + 1} <= row.names and {at, at + 1} <= self._prompt.names):
             return False
         second = bare(row.words[start + 1].folded)
@@ -174,7 +160,6 @@ class Singles:
         return max(self._frequent.rank(word) for word in (row.words[start].folded, second)) >= _NAMES
 
     def numbers(self, row: ComparedText) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-        """Yield the places of common digits, in any grouping: characters of the prompt, and of the row."""
         ours, places = self._prompt.digits
         if len(ours) <= _DIGITS and not self._prompt.chunks:
             return

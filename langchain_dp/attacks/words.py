@@ -1,7 +1,4 @@
-"""Words of a text with their places, their rarity, and the common runs of two texts.
-
-Function words of English never count as rare. Every maximal run is found.
-"""
+"""Words, their rarity, and common runs."""
 
 from __future__ import annotations
 
@@ -37,12 +34,11 @@ _FUNCTION = (
 )
 
 FUNCTION_WORDS = frozenset(_FUNCTION.split())
-"""Words that join others: a run of these alone reveals nothing."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Word:
-    """One folded word and its place."""
+    """A folded word."""
 
     folded: str
     start: int
@@ -50,33 +46,28 @@ class Word:
 
 
 def words_of(text: str) -> list[Word]:
-    """Return the words of ``text``: letters, digits and inner apostrophes, or each letter in writing without spaces."""
     return [Word(folded(found[0]), found.start(), found.end()) for found in _WORD.finditer(plain(text))]
 
 
 def weight(words: Iterable[str]) -> float:
-    """Count folded words. A letter of writing without spaces counts half."""
     return sum(0.5 if _UNSPACED.fullmatch(word) else 1.0 for word in words)
 
 
 def bare(word: str) -> str:
-    """Remove the ending 's of a folded word, which names take on and off."""
     return word.removesuffix("'s")
 
 
 def folded(text: str) -> str:
-    """Remove case, accents and invisible characters, and unify forms of a letter, such as wide ones."""
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold()))
     return unicodedata.normalize("NFKC", seen.translate(_STROKES))
 
 
 def plain(text: str) -> str:
-    """Replace apostrophes by plain ones. The length stays."""
     return text.translate(_APOSTROPHES)
 
 
 class Rarity:
-    """Rarity of words in a collection of texts."""
+    """Rarity of words."""
 
     def __init__(self, texts: Sequence[Iterable[str]]) -> None:
         self._count = len(texts)
@@ -84,26 +75,22 @@ class Rarity:
 
     @property
     def most_bits(self) -> float:
-        """Information of a word in one text."""
         return math.log2((self._count + 1) / 2)
 
     def bits(self, word: str) -> float:
-        """Return the information of a word: zero if every text has it, and for function words."""
         if word in FUNCTION_WORDS:
             return 0.0
         return math.log2((self._count + 1) / (self._found[word] + 1)) if self._found[word] < self._count else 0.0
 
     def rare(self, word: str) -> bool:
-        """Return whether a word is in one text, or in at most one of a hundred, and no function word."""
         return word not in FUNCTION_WORDS and self._found[word] <= max(1, self._count // 100)
 
     def common(self, word: str) -> bool:
-        """Return whether a word is a function word, or in a tenth of at least a hundred texts."""
         return word in FUNCTION_WORDS or (self._count >= 100 and 10 * self._found[word] >= self._count)
 
 
 class Prompt:
-    """The words of a prompt, indexed by their n-grams."""
+    """Words of a prompt."""
 
     def __init__(self, words: Sequence[str], shortest: int) -> None:
         self._words = words
@@ -113,7 +100,7 @@ class Prompt:
             self._places[tuple(words[at : at + shortest])].append(at)
 
     def runs(self, row: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-        """Yield maximal common runs as (first word in the prompt, first word in the row, number of words)."""
+        """Yield (place in the prompt, place in the row, length)."""
         for start in range(len(row) - self._shortest + 1):
             for at in self._places.get(tuple(row[start : start + self._shortest]), ()):
                 if start and at and row[start - 1] == self._words[at - 1]:
@@ -129,7 +116,6 @@ class Prompt:
 
 
 def covered(words: Sequence[str], texts: Sequence[Sequence[str]], shortest: int) -> list[bool]:
-    """Return which words are in a run of at least ``shortest`` words (or a whole text) shared with one of ``texts``."""
     known = [False] * len(words)
     for text in texts:
         for at, _, length in Prompt(words, min(shortest, len(text)) or 1).runs(text):

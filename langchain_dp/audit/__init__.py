@@ -1,15 +1,4 @@
-"""Audits: run a mechanism or a whole chain, and bound its epsilon from below, and the report for an auditor.
-
-Use::
-
-    pair = canary_pair(["yes", "no"], votes=[0, 3])  # every record votes. The canary's label trails by three
-    print(audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.01, neighbors="replace-one"))
-
-where ``answer`` takes examples and returns a release, with fresh randomness in each call. :class:`NamingEngine` is the
-worst model for such a chain, and shows a whole audit. :func:`audit_pipeline` needs one run only, over many canaries.
-
-``langchain-dp audit`` writes the report of a ledger. ``make audit`` in a checkout audits this package.
-"""
+"""Audits: bound the epsilon of a mechanism or chain from below, and report on a ledger."""
 
 from __future__ import annotations
 

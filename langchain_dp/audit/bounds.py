@@ -1,10 +1,4 @@
-"""Confidence limits of frequencies, and the epsilon that two frequencies disprove. Every limit states its error.
-
-An (epsilon, delta) claim says P(S) <= e^epsilon Q(S) + delta for every event S and every pair of neighbors. Two
-frequencies of one event disprove it if the lower limit of one exceeds the bound from the upper limit of the other.
-
-Reference: Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
-"""
+"""The epsilon that two frequencies disprove, by Clopper-Pearson limits."""
 
 from __future__ import annotations
 
@@ -16,24 +10,18 @@ from langchain_dp.errors import InvalidParameter
 
 
 def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
-    """Return the largest epsilon that an event's frequencies on two neighboring data sets disprove at ``delta``.
+    """Return the largest epsilon that an event's frequencies on two neighboring data sets disprove, or 0.
 
     Args:
-        hits: Count of the event on the data set where it is more likely.
-        other_hits: Count on the other.
+        hits: Count of the event where it is more likely.
+        other_hits: Count on the other data set.
         runs: Independent runs on each.
         delta: Of the claim.
-        error: Largest chance that the true epsilon is below the answer, half of it for each frequency.
-
-    Returns:
-        Nats, at least 0. 0 if nothing is disproved.
-
-    Raises:
-        InvalidParameter: A count is negative or above ``runs``, or ``delta`` or ``error`` is no probability.
+        error: Largest chance that the answer is too large.
 
     Formal guarantee:
         With probability at least 1 - ``error`` the mechanism is not (epsilon', delta)-private for any epsilon' below
-        the answer. The event must be chosen before these runs.
+        the answer, if the event was chosen before these runs.
 
     Examples:
         >>> round(epsilon_bound(900, 100, 1_000, delta=1e-5, error=1e-3), 3)
@@ -49,12 +37,9 @@ def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error:
 
 
 def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
-    """Return the fewest runs per data set in which an event that always tells the two apart disproves ``epsilon``.
+    """Return the fewest runs per data set that can disprove ``epsilon`` (below 700 nats) and ``delta``.
 
-    Args:
-        epsilon: The claim, in nats, below 700: no number of runs that fits a float would disprove more.
-        delta: Of the claim.
-        error: Largest chance that a true claim is disproved.
+    ``error`` is the largest chance that a true claim is disproved.
 
     Examples:
         >>> runs_needed(3.0, delta=1e-5, error=1e-3)
@@ -69,7 +54,6 @@ def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
 
 
 def check_runs(runs: int, *, epsilon: float, delta: float, error: float) -> int:
-    """Return ``runs`` if they can disprove the claim at all."""
     least = runs_needed(epsilon, delta=delta, error=error)
     if runs < least:
         raise InvalidParameter(

@@ -1,12 +1,6 @@
-"""An empirical lower bound on epsilon: run a mechanism, or a whole chain, on two neighboring data sets.
+"""A lower bound on epsilon from many runs on two neighboring data sets (Jagielski, Ullman, Oprea, NeurIPS 2020).
 
-A pilot chooses the event, and fresh runs alone test it. The test looks at its runs a fixed number of times and shares
-its error between the looks, so that it may stop as soon as the claim is disproved.
-
-References:
-    [1] Jagielski, Ullman, Oprea. Auditing differentially private machine learning. NeurIPS 2020 (the bound).
-    [2] Ding, Wang, Wang, Zhang, Kifer. Detecting violations of differential privacy. CCS 2018 (choice of the event).
-    [3] Nasr et al. Tight auditing of differentially private machine learning. USENIX Security 2023 (Gaussian pairs).
+A pilot chooses the event (Ding et al., CCS 2018), and fresh runs test it.
 """
 
 from __future__ import annotations
@@ -36,19 +30,19 @@ D = TypeVar("D")
 
 @dataclasses.dataclass(frozen=True)
 class AuditResult:
-    """The result of an audit, beside the claim. Frequencies are of runs on made-up data: nothing here is private.
+    """The result of an audit, beside the claim. Nothing here is private.
 
     Args:
-        epsilon: Lower bound of the true epsilon at ``delta``, in nats.
+        epsilon: Lower bound of the true epsilon, in nats.
         claimed: The claim, in nats.
-        delta: Of the claim and of the bound.
-        error: Largest chance that the bound is above the true epsilon.
-        runs: Runs on each data set, those of the pilot included.
+        delta: Of the claim and the bound.
+        error: Largest chance that the bound is too large.
+        runs: Runs on each data set, with the pilot.
         tested: Runs on each data set behind the bound.
-        hits: Count of the event on the data set where it is more likely.
+        hits: Count of the event on the ``likelier`` data set.
         other_hits: Count on the other.
         event: The event in words.
-        likelier: "one" or "other": where it is more likely.
+        likelier: "one" or "other".
 
     Examples:
         >>> found = audit_mechanism(count, ["canary"], ["other"], epsilon=0.5, delta=0.0)
@@ -68,12 +62,12 @@ class AuditResult:
 
     @property
     def violated(self) -> bool:
-        """Return whether the claim is disproved."""
+        """True if the claim is disproved."""
         return self.epsilon > self.claimed
 
     @property
     def share(self) -> float:
-        """Lower bound over claim: near 1 the claim is known to be tight."""
+        """Bound over claim. Near 1, the claim is tight."""
         return self.epsilon / self.claimed if self.claimed else math.inf
 
     def __str__(self) -> str:
@@ -101,30 +95,24 @@ def audit_mechanism(
     """Run a mechanism repeatedly on two data sets, and bound its epsilon from below.
 
     Args:
-        mechanism: Called with one of the data sets. Returns a release, with fresh randomness in each call. Its errors
-            pass.
+        mechanism: Takes a data set and returns a release, with fresh randomness.
         one: A data set.
-        other: A neighbor of it. :func:`canary_pair` makes the two for a vote.
-        epsilon: The claim, in nats: the charge for one call.
+        other: A neighbor of it, such as one of :func:`canary_pair`.
+        epsilon: The claim for one call, in nats.
         delta: Of the claim, in [0, 1).
-        neighbors: Relation to check. The data sets must be lists of records. None: you vouch for it, for data that are
-            no lists of records (histograms, vectors). They must still differ.
-        statistic: A number for each release, large on ``one`` or on ``other``. The event is then a side of a threshold.
-            None: releases are compared as such, and must be hashable.
-        runs: Most calls on each data set. A fifth of them chooses the event.
-        error: Largest chance that the answer is above the true epsilon, so that a true claim is disproved.
-        progress: Show progress on the terminal.
-
-    Returns:
-        The bound beside the claim. The test may stop after a sixteenth of its runs, once the claim is disproved.
+        neighbors: Relation to check, for lists of records. None: unchecked, for other data.
+        statistic: A number per release, whose event is a side of a threshold. None: compares hashable releases.
+        runs: Most calls on each data set. A fifth chooses the event.
+        error: Largest chance that a true claim is disproved.
+        progress: Show a progress bar.
 
     Raises:
-        InvalidParameter: The data sets are no neighbors or equal, ``mechanism`` is no function, or ``runs`` are too few
-            to disprove the claim at this error. The message gives a sufficient number.
+        InvalidParameter: The data sets are equal or no neighbors, or ``runs`` cannot disprove the claim. The message
+            gives a sufficient number.
 
     Formal guarantee:
         With probability at least 1 - ``error``, the mechanism is not (epsilon', delta)-private for any epsilon' below
-        the answer. A bound below the claim proves nothing: the data sets, or the event, may be the wrong ones.
+        the answer. A bound below the claim proves nothing.
 
     Examples:
         >>> def count(records):  # keeps the truth with probability 3/4, so its epsilon is log 3
@@ -196,7 +184,6 @@ class Event:
     above: bool = True
 
     def holds(self, outcome: Any) -> bool:
-        """Return whether the event occurred."""
         if self.outcomes is not None:
             return outcome in self.outcomes
         return bool(outcome > self.threshold if self.above else outcome <= self.threshold)
@@ -211,11 +198,6 @@ class Event:
 def choose_event(
     one: Sequence[Any], other: Sequence[Any], *, numeric: bool, runs: int, delta: float, error: float
 ) -> Event:
-    """Return the event with the largest bound if ``runs`` further runs had the pilot's frequencies.
-
-    Sets of outcomes are the level sets of the likelihood ratio, which include the best one (Neyman and Pearson).
-    """
-
     def promise(hits: float, other_hits: float) -> float:
         # Add half a hit: an unseen outcome is not impossible.
         share, other_share = (hits + 0.5) / (len(one) + 1), (other_hits + 0.5) / (len(one) + 1)

@@ -1,10 +1,4 @@
-"""A lower bound on epsilon from one run of a whole pipeline: guess which of m canaries were in.
-
-A fair coin puts each canary in or leaves it out. The pipeline runs once, over all canaries that are in. The attacker
-sees its output and guesses the coins, or abstains. Under an (epsilon, delta)-private pipeline few guesses can be right.
-
-Reference: Steinke, Nasr, Jagielski. Privacy auditing with one (1) training run. NeurIPS 2023, Theorem 5.2.
-"""
+"""A lower bound on epsilon from one run of a pipeline (Steinke, Nasr, Jagielski, NeurIPS 2023, Theorem 5.2)."""
 
 from __future__ import annotations
 
@@ -30,10 +24,10 @@ _STEP = 0.05
 
 
 def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return the largest chance of so many correct guesses if the pipeline is (epsilon, delta)-private.
+    """Return the largest chance of so many correct guesses under (epsilon, delta).
 
-    With W right guesses, P(W >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, where f(v) is the chance that a
-    binomial variable of r trials at e^epsilon / (1 + e^epsilon) is at least v (Theorem 5.2).
+    It is f(v) + 2 m delta max_i (f(v - i) - f(v)) / i, with f(v) the chance that a binomial variable of r trials at
+    e^epsilon / (1 + e^epsilon) is at least v.
     """
     right = 1 / (1 + math.exp(-epsilon))
     above = binom.sf(np.arange(correct - 1, -2, -1), guesses, right)  # f(v), f(v-1), ..., f(0)
@@ -44,21 +38,18 @@ def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: f
 
 
 def one_run_bound(*, canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
-    """Return the largest epsilon that these guesses disprove at ``delta``. 0 if they disprove none.
+    """Return the largest epsilon that these guesses disprove at ``delta``, or 0.
 
     Args:
-        canaries: Number of coins m.
-        guesses: Number of guesses r, at most m. The others are abstentions.
-        correct: Number of correct guesses v among them.
+        canaries: Number of coins.
+        guesses: Number of guesses. The other coins are abstentions.
+        correct: Number of correct guesses.
         delta: Of the claim.
-        error: Largest chance that the answer is above the true epsilon, in (0, 1).
-
-    Raises:
-        InvalidParameter: A number is out of bounds.
+        error: Largest chance that the answer is too large.
 
     Formal guarantee:
-        Above the true epsilon with probability at most ``error``, if the number of guesses was fixed in advance and a
-        coin changes one step between neighbors: a record that is there or not, or which of two records is in a slot.
+        The answer is above the true epsilon with probability at most ``error``, if the number of guesses was fixed in
+        advance and a coin changes one step between neighbors: a record is there or not, or one of two is in a slot.
 
     Examples:
         >>> round(one_run_bound(canaries=1_000, guesses=100, correct=95, delta=1e-5, error=0.05), 3)
@@ -91,12 +82,12 @@ class OneRunAudit:
     """The bound from the guesses of one run, beside the claim.
 
     Args:
-        epsilon: Lower bound of the true epsilon at ``delta``, in nats.
+        epsilon: Lower bound of the true epsilon, in nats.
         claimed: The claim, in nats.
-        delta: Of the claim and of the bound.
-        error: Largest chance that the bound is above the true epsilon.
+        delta: Of the claim and the bound.
+        error: Largest chance that the bound is too large.
         canaries: Number of coins.
-        guesses: Number of guesses behind the bound.
+        guesses: Number of guesses.
         correct: Number of right guesses.
 
     Examples:
@@ -114,7 +105,7 @@ class OneRunAudit:
 
     @property
     def violated(self) -> bool:
-        """Return whether the claim is disproved."""
+        """True if the claim is disproved."""
         return self.epsilon > self.claimed
 
     def __str__(self) -> str:
@@ -137,27 +128,22 @@ def audit_pipeline(
     error: float = 1e-3,
     rng: Randomness | None = None,
 ) -> OneRunAudit:
-    """Run a whole pipeline once, with canaries in or out by coins, and bound its epsilon by the guesses.
+    """Run a pipeline once, with canaries in or out by fair coins, and bound its epsilon by guesses of the coins.
 
     Args:
-        pipeline: Called once with one coin per canary (True: it is in). Returns all releases. Under replace-one a False
-            coin puts another record into the canary's slot.
-        score: Called with the releases and a canary's number. Larger if the canary was likelier in.
-        canaries: Number of canaries, at least 2. It must exceed :func:`canaries_needed`, since half of the guesses are
-            "in", whatever the coins are: a pipeline that shows every coin must be accused in 9 of 10 runs.
-        epsilon: The claim for all releases of the pipeline, in nats.
+        pipeline: Takes one coin per canary (True: it is in) and returns all releases. Under replace-one, a False coin
+            puts another record into the slot.
+        score: Takes the releases and a canary's number. Larger if it was likelier in.
+        canaries: Number of canaries, above :func:`canaries_needed`, because half of the guesses are "in" for any coins.
+        epsilon: The claim for all releases, in nats.
         delta: Of the claim.
-        guesses: Number of guesses, half of them "in" for the highest scores, half "out" for the lowest. At least 2.
-            None: half of the canaries.
-        error: Largest chance that the answer is above the true epsilon.
-        rng: Source of the coins. Operating-system entropy by default.
-
-    Returns:
-        The bound, beside the claim.
+        guesses: Number of guesses, half "in" for the highest scores, half "out". None: half of the canaries.
+        error: Largest chance that a true claim is disproved.
+        rng: Source of the coins.
 
     Raises:
-        InvalidParameter: Too few canaries, or guesses, to disprove the claim at this error. The message gives a
-            sufficient number. ``pipeline`` or ``score`` is no function, or a score no number.
+        InvalidParameter: Canaries or guesses cannot disprove the claim in 9 of 10 runs. The message gives a sufficient
+            number.
 
     Formal guarantee:
         As :func:`one_run_bound`. The pipeline must be private against a change of any one coin.
@@ -192,14 +178,9 @@ def audit_pipeline(
 
 
 def canaries_needed(epsilon: float, *, error: float) -> int:
-    """Return the fewest guesses that disprove ``epsilon`` at delta 0 if all of them are right.
+    """Return the fewest guesses that disprove ``epsilon``, below 700 nats, at delta 0 and ``error``, if all are right.
 
-    No audit can use fewer. :func:`audit_pipeline` needs more canaries, because it cannot know how many coins show "in".
-    Its error names the number.
-
-    Args:
-        epsilon: Of the claim, in nats, below 700: no number of guesses that fits a float would disprove more.
-        error: Largest chance of disproving a true claim, in (0, 1).
+    :func:`audit_pipeline` needs more canaries, and its error names the number.
 
     Examples:
         >>> canaries_needed(1.0, error=1e-3)
@@ -224,8 +205,6 @@ def _score(given: object) -> float:
 
 
 def _check_canaries(canaries: int, guesses: int | None, *, epsilon: float, delta: float, error: float) -> None:
-    """Require that a pipeline which shows every coin would be accused by these guesses."""
-
     def seen(count: int) -> float:
         return _power(count, _half(count) if guesses is None else guesses, epsilon, delta, error)
 
@@ -253,7 +232,6 @@ def _check_canaries(canaries: int, guesses: int | None, *, epsilon: float, delta
 
 
 def _least(seen: Callable[[int], float], canaries: int) -> int | None:
-    """Return the smallest sufficient number of canaries, or None."""
     low = high = canaries
     while seen(high) < _SEEN:
         low, high = high, 2 * high
@@ -266,7 +244,6 @@ def _least(seen: Callable[[int], float], canaries: int) -> int | None:
 
 
 def _power(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> float:
-    """Return the chance that a pipeline which shows every coin is disproved, over the number of "in" coins."""
     into = np.arange(canaries + 1)
     correct = np.minimum(into, (guesses + 1) // 2) + np.minimum(canaries - into, guesses // 2)
     accused = correct >= _enough_right(canaries, guesses, epsilon, delta, error)
@@ -274,7 +251,6 @@ def _power(canaries: int, guesses: int, epsilon: float, delta: float, error: flo
 
 
 def _enough_right(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> int:
-    """Return the fewest right guesses that disprove the claim. One more than all if none do."""
     low, high = 0, guesses + 1
     while high - low > 1:
         middle = (low + high) // 2

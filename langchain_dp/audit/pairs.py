@@ -1,4 +1,4 @@
-"""Two data sets that differ in one record: the check of a given pair, and canaries for a worst-case pair."""
+"""Neighboring data sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt
 
 CANARY = "canary"
-"""Text of the record in which a worst-case pair differs."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -28,7 +27,7 @@ class CanaryPair:
     Args:
         one: Examples with the canary.
         other: The same without it, or with its other version.
-        neighbors: The relation in which they are neighbors.
+        neighbors: Their relation.
 
     Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
@@ -46,18 +45,15 @@ class CanaryPair:
 def canary_pair(
     labels: Sequence[str], votes: Sequence[int], *, neighbors: Neighbors | str = Neighbors.REPLACE_ONE
 ) -> CanaryPair:
-    """Return worst-case examples for a vote in which every subset holds one and names its label (``shots=1``).
+    """Return worst-case examples for a vote in which every example is a subset and names its label (``shots=1``).
 
-    Under replace-one the canary votes for the first label in one data set and for the second in the other. Under
-    add/remove it is absent from the other. :func:`worst_margin` gives the most telling margin of votes.
+    Under replace-one the canary votes for the first label in one data set and the second in the other. Under add/remove
+    the other lacks it.
 
     Args:
         labels: The public labels, at least two.
-        votes: Votes of the other examples, one whole number per label.
-        neighbors: Replace-one or add/remove. A chain takes no ghosts, so there is no pair for zero-out.
-
-    Raises:
-        InvalidParameter: Labels and votes do not fit, or the relation has no such pair.
+        votes: Votes of the other examples per label, see :func:`worst_margin`.
+        neighbors: Replace-one or add/remove.
 
     Examples:
         >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
@@ -94,9 +90,8 @@ def canary_pair(
 class NamingEngine:
     """A worst-case model for audits: it scores a label by how often a member's examples carry it.
 
-    With one example per subset each example votes for its own label, so a chain over this engine is the vote of
-    :func:`canary_pair`, and no model stands between a record and the answer. It stores its prompts: use it on made-up
-    examples. In an audit every call builds a fresh chain with its own budget::
+    With one example per subset, a chain over it is the vote of :func:`canary_pair`. It stores prompts, so use made-up
+    examples. Each call of an audit needs a fresh chain with its own budget::
 
         labels, budget = ["yes", "no"], PrivacyBudget(3.0, 0.05)
         pair = canary_pair(labels, votes=[0, 3])
@@ -111,18 +106,8 @@ class NamingEngine:
         print(audit_mechanism(answer, pair.one, pair.other, epsilon=budget.epsilon, delta=budget.delta,
                               neighbors=pair.neighbors, runs=2_000))
 
-    Your own model can be a ``RunnableLambda`` given as ``model``. It receives a list of messages, like a chat model:
-    instruction, then question and label of each example in turn, then the question, and it returns the label as text.
+    Your own model can be a ``RunnableLambda``, which receives instruction, examples and question as messages.
     ``RunnableLambda(lambda messages: messages[-2].content)`` names the label of the last example.
-
-    Attributes:
-        asked: Body of each cached member, by its key.
-        forgotten: Forgotten members, in order.
-
-    Examples:
-        >>> pair = canary_pair(["yes", "no"], votes=[0, 3])
-        >>> found = audit_mechanism(answer, pair.one, pair.other, epsilon=3.0, delta=0.05, neighbors=pair.neighbors)
-        >>> found.violated  # with the answer as above
     """
 
     name = "a stub that names the label of its examples"
@@ -139,7 +124,7 @@ class NamingEngine:
     def score_labels(
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], *, content_free: Sequence[str] = ()
     ) -> list[list[float] | None]:
-        """Count the lines that end in each word. A member without any abstains."""
+        """Count the examples of each label. A member without any abstains."""
         rows: list[list[float] | None] = []
         for prompt in prompts:
             self.asked[prompt.member] = prompt.body
@@ -161,15 +146,7 @@ class NamingEngine:
 def worst_margin(sigma: float, *, delta: float, runs: int, error: float) -> int:
     """Return the votes by which the canary's label should trail for the largest expected bound on epsilon.
 
-    The margin of two noisy counts is Gaussian with variance 2 sigma^2, and the canary, whose vote moves, shifts it by
-    two votes. The further its label trails, the larger the ratio of the two chances of its winning,
-    and the more runs it takes to see them.
-
-    Args:
-        sigma: Noise per count, in votes.
-        delta: Of the claim.
-        runs: Runs on each data set behind the bound.
-        error: Of the bound.
+    ``sigma`` is the noise per count, in votes. ``delta``, ``runs`` and ``error`` are those of :func:`epsilon_bound`.
 
     Examples:
         >>> worst_margin(2.0, delta=1e-5, runs=10_000, error=1e-3)
@@ -187,7 +164,7 @@ def worst_margin(sigma: float, *, delta: float, runs: int, error: float) -> int:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two records or data sets are the same. Values that cannot be compared differ."""
+    """Return whether two values are equal. Incomparable ones are not."""
     if one is other:
         return True
     try:
@@ -199,15 +176,15 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def check_neighbors(one: Sequence[Any], other: Sequence[Any], neighbors: Neighbors | str) -> None:
-    """Require that two data sets, record by record in their order, differ in exactly one record. A ghost is None.
+    """Require that two data sets differ in exactly one record, in their order. A ghost is None.
 
     Args:
         one: Records of one data set.
         other: Records of the other.
-        neighbors: The relation, or its name ("replace-one").
+        neighbors: The relation, or its name.
 
     Raises:
-        InvalidParameter: They differ in none, or in more. The message holds numbers and positions, never a record.
+        InvalidParameter: They do not. The message holds positions, never a record.
 
     Examples:
         >>> check_neighbors(["a", "b"], ["a", "c"], "replace-one")  # raises nothing: one record differs

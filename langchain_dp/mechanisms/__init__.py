@@ -1,8 +1,4 @@
-"""Mechanisms that draw releases. They are pure, take their randomness as an argument, and know no ledger.
-
-A mechanism is a frozen dataclass of public parameters. It holds the event that it costs, and no second copy of what
-the event says: charge ``mechanism.event``, then draw by ``mechanism.release(...)``.
-"""
+"""Mechanisms: charge ``mechanism.event``, then call ``mechanism.release(...)``."""
 
 from __future__ import annotations
 

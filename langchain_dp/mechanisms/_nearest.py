@@ -1,9 +1,4 @@
-"""Exact nearest neighbours in a public table, by one matrix product in single precision and a check in double.
-
-The nearest vector to x maximizes x.w - |w|^2/2. With the second term as one more column of the table this is a single
-matrix product, done in blocks that stay in the cache, with an argmax per block. Where rounding could have changed the
-winner, the token is done again in double precision.
-"""
+"""Exact nearest neighbors: maximize x.w - |w|^2/2 in single precision, and check in double."""
 
 from __future__ import annotations
 
@@ -31,23 +26,14 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 BUCKET = 1024
-"""The table is filled up to a multiple of this, so that it can be cut into buckets of any smaller power of two."""
 ROWS = 512
-"""Points per block: every array that grows with the input is made for this many at a time."""
 _COLUMNS = 2048  # table rows per block: block x points is 4 MB, which stays in the caches of a core
 _NEVER = np.float32(-1e38)  # last column of what is never the nearest: finite, so that no product makes it NaN
 _FAR = 1e30  # products beyond this could overflow in single precision
 
 
 class NearestVector:
-    """A public table that answers which of its rows is the nearest to a point.
-
-    Args:
-        vectors: Public table, (n, d), finite. It is copied, in single precision.
-        allowed: Which rows may be an answer. At least one.
-
-    The table is the only large array. ``vectors`` afterwards is a view of it.
-    """
+    """A public table that finds its nearest ``allowed`` row. ``vectors`` is (n, d), finite, and copied."""
 
     def __init__(self, vectors: NDArray[np.floating], allowed: NDArray[np.bool_]) -> None:
         count, dimension = vectors.shape
@@ -68,11 +54,7 @@ class NearestVector:
         self._largest = largest**0.5
 
     def share(self, folder: Path) -> None:
-        """Map the table from a file in ``folder``, so that all processes of a machine that do so share its memory.
-
-        The file is made if absent, and is taken only if it holds what this table does. Where it cannot be made or
-        read, the table stays where it is.
-        """
+        """Share memory between processes by a file in ``folder``, if possible."""
         path = folder / f"table-{hashlib.sha256(self._table.data).hexdigest()[:32]}.npy"
         for _ in range(2):
             with contextlib.suppress(OSError, ValueError):  # absent, or cut short
@@ -90,30 +72,21 @@ class NearestVector:
 
     @property
     def vectors(self) -> NDArray[np.float32]:
-        """The table, (n, d), single precision, read-only."""
+        """The table, (n, d)."""
         return self._table[: self._count, :-1]
 
     @property
     def squares(self) -> NDArray[np.float64]:
-        """Squared lengths of the vectors."""
         return self._squares[: self._count]
 
     def below(self, points: Points, stop: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Squared distances to the rows before ``stop`` in single precision, none above the true one.
+        """Yield (first row, squared distances (m, rows)) per block, none above the true one. The array is reused.
 
-        Args:
-            points: (m, d). Meant for blocks of at most ``ROWS``.
-            stop: Rows past the table, up to the next multiple of ``BUCKET``, and rows that are no answer are farther
-                than all others.
-
-        Returns:
-            First row and (m, rows) of one block after the other. The array is the caller's until the next one. A
-            squared distance is too short by at most 4e-7 * (d + 8) * (|x|^2 + |w|^2), and 0 where x or the table is
-            so long that single precision could overflow.
+        A squared distance is too short by at most 4e-7 * (d + 8) * (|x|^2 + |w|^2), and 0 where single precision could
+        overflow.
         """
         count, dimension = points.shape
-        # Rounding of a product of length d+1, in any order of summation, of the point, of the last column and of the
-        # sum with |x|^2, all in units of 2^-24 (|x|^2 + |w|^2), which is at least 2|x||w|.
+        # Rounding of the product and the sum, in any order, in units of 2^-24 (|x|^2 + |w|^2) >= 2^-24 * 2|x||w|.
         keep = 1 - 3 * (dimension + 8) * 2.0**-24
         squares = np.einsum("ij,ij->i", points, points)
         usable = (squares + self._largest**2 < _FAR)[:, None]
@@ -132,11 +105,10 @@ class NearestVector:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Rows that may be an answer."""
         return self._allowed
 
     def find(self, points: Points) -> Ids:
-        """Index of the nearest allowed row, in double precision. Of equal rows, one of them."""
+        """Return a nearest allowed row per point, in double precision."""
         count, dimension = points.shape
         lengths = np.linalg.norm(points, axis=1)
         if lengths.max(initial=0.0) * self._largest > _FAR:
@@ -161,7 +133,7 @@ class NearestVector:
             index = here.argmax(axis=1)
             top = here[every, index]
             tops[:, number] = top
-            # Rows whose best of this block beats, or nearly beats, the best so far: few after the first blocks.
+            # Few rows beat, or nearly beat, their best after the first blocks.
             near = np.flatnonzero(top >= best - doubt)
             here[every, index] = -np.inf
             rest = here.max(axis=1)[near] if 4 * len(near) > count else here[near].max(axis=1)  # a copy costs more
@@ -177,7 +149,6 @@ class NearestVector:
         return winner
 
     def _settle(self, point: Points, asked: NDArray[np.float32], blocks: Ids, least: float) -> int:
-        """Nearest row in double precision, among the rows of these blocks that score at least so much in single."""
         candidates = [
             start + np.flatnonzero(self._table[start : start + _COLUMNS] @ asked >= least)
             for start in blocks * _COLUMNS
@@ -205,11 +176,9 @@ class NearestVector:
 
 
 def sharded(work: Callable[[S], T], blocks: Iterable[S], threads: int | None) -> Iterator[T]:
-    """Results of ``work`` for every block, in order, by this many threads with one BLAS thread each.
+    """Yield results in order, from threads with one BLAS thread each.
 
-    Blocks are taken from the iterator in its order and in the caller's thread, a few ahead, so that memory stays
-    bounded and draws made there keep their order. Without the package threadpoolctl the BLAS library cannot be told
-    how many threads to use: the blocks are then done one after the other, and it may use its own.
+    The caller's thread takes the blocks, so draws keep their order.
     """
     threads = threads or processors()
     limited = _BLAS.at_one_thread() if threads > 1 else None
@@ -227,7 +196,7 @@ def sharded(work: Callable[[S], T], blocks: Iterable[S], threads: int | None) ->
 
 
 class _Blas:
-    """The number of BLAS threads, which is one setting for the whole process: the last to leave restores it."""
+    """The process-wide number of BLAS threads, restored by the last holder."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -236,7 +205,6 @@ class _Blas:
         self._limits: Any = None
 
     def at_one_thread(self) -> contextlib.AbstractContextManager[None] | None:
-        """BLAS at one thread while this is held. None if nothing can tell it."""
         if "1" in (os.environ.get("OMP_NUM_THREADS"), os.environ.get("OPENBLAS_NUM_THREADS")):
             return contextlib.nullcontext()
         try:

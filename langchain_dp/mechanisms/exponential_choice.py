@@ -1,18 +1,7 @@
-"""The exponential mechanism over whole counts, and the exact draw behind it: no floats, no rounding of a probability.
+"""The exponential mechanism over whole counts (McSherry, Talwar, FOCS 2007), drawn exactly.
 
-A probability proportional to e^(epsilon * count) has no exact form in whole numbers, so the base e^epsilon is replaced
-by a rational number just below it, which is the same mechanism at an epsilon smaller by less than 2^-63. With a
-rational base every probability is rational. Written out, the weight of a count of 100,000 would hold millions of
-digits. :func:`draw` therefore takes the digits of a uniform real number one block at a time, bounds the weights from
-both sides, and stops as soon as all reals with these digits fall to the same outcome. That inverts the exact
-distribution function, so nothing is approximated. One block nearly always settles it, in a time that hardly depends on
-the counts.
-
-References:
-    [1] McSherry, Talwar. Mechanism design via differential privacy. FOCS 2007.
-    [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
-    [3] Ilvento. Implementing the exponential mechanism with base-2 differential privacy. CCS 2020 (exact bases).
-    [4] Knuth, Yao. The complexity of nonuniform random number generation. 1976 (digits on demand).
+The base e^epsilon is rounded down to a rational number (Ilvento, CCS 2020), by less than 2^-63 of epsilon. :func:`draw`
+takes digits of a uniform number (Knuth, Yao 1976) until bounds of the weights leave one outcome.
 """
 
 from __future__ import annotations
@@ -34,16 +23,16 @@ _BLOCK_BITS = 128  # digits drawn at first: for counts below 2^32 and 2^16 outco
 
 @dataclasses.dataclass(frozen=True)
 class Exponential:
-    """Choose a candidate by the exponential mechanism: P(j) proportional to b^(counts[j]), b just below e^epsilon.
+    """Choose a candidate with P(j) proportional to b^(counts[j]), b just below e^epsilon.
 
     Args:
         event: Cost of one choice. Its ``epsilon`` is the weight of one record in the exponent, in nats.
-        most: Largest number that one record adds to a count. A count of ``most`` then weighs epsilon.
+        most: Largest number that one record adds to a count.
 
     Formal guarantee:
-        If a record adds 0 to ``most`` to each count and takes nothing from any (it joins, leaves or becomes a ghost),
-        one call is epsilon-bounded-range, hence epsilon-DP [2]. 2 epsilon if a record is replaced. It costs ``event``.
-        The base is rounded down: a smaller base is a smaller epsilon.
+        If a record adds 0 to ``most`` to each count (it joins, leaves or becomes a ghost), one call is
+        epsilon-bounded-range, hence epsilon-DP (Dong, Durfee and Rogers 2020), and twice that if a record is replaced.
+        It costs ``event``.
 
     Examples:
         >>> mechanism = Exponential(ExponentialEvent(0.5))
@@ -59,15 +48,11 @@ class Exponential:
         validate.integer("most", self.most, at_least=1)
 
     def release(self, counts: Sequence[int], *, rng: Randomness | None = None) -> int:
-        """Index of one candidate. Only this may leave. The counts may not.
+        """Return the index of one candidate. Only the index may leave.
 
         Args:
-            counts: One whole number of at least 0 per candidate of a public list, such as how many held-out records
-                each candidate prompt answers right.
-            rng: Source of randomness. Operating-system entropy by default.
-
-        Raises:
-            InvalidParameter: There are no candidates, or a count is no whole number.
+            counts: One whole number of at least 0 per public candidate.
+            rng: Source of randomness.
         """
         validate.integer("number of counts", len(counts), at_least=1, remedy="Give one count per candidate.")
         check_counts(counts)
@@ -76,17 +61,13 @@ class Exponential:
 
 
 def check_counts(counts: Iterable[int]) -> None:
-    """Raise InvalidParameter unless every count is a whole number of at least 0. The counts are never printed."""
+    """Refuse wrong counts without printing them."""
     if any(isinstance(count, bool) or not isinstance(count, int) or count < 0 for count in counts):
         raise InvalidParameter("Expected every count to be a whole number of at least 0. Give plain ints.")
 
 
 def below_exp(exponent: Fraction) -> Fraction:
-    """Rational base b >= 1 with b <= e^exponent, and ln b > exponent - 2^-63 for exponents in [0, 256].
-
-    Every step rounds down: the Taylor series of a positive number stops early, each of its terms is cut, and so is each
-    of the squarings that undo the halving of the exponent.
-    """
+    """Return a rational b with 1 <= b <= e^exponent, and ln b > exponent - 2^-63 for exponents in [0, 256]."""
     exponent = min(exponent, Fraction(_LARGEST_EXPONENT))
     halvings = 0
     while exponent > 1:
@@ -103,14 +84,7 @@ def below_exp(exponent: Fraction) -> Fraction:
 
 
 def draw(rng: Randomness, base: Fraction, exponents: Sequence[int], factors: Sequence[int]) -> int:
-    """Index j with probability exactly proportional to factors[j] * base^(exponents[j]).
-
-    Args:
-        rng: Source of randomness. It is asked at least once, also where there is one outcome only.
-        base: At least 1.
-        exponents: Whole numbers, one per outcome. At least one.
-        factors: Positive whole numbers, one per outcome. The largest one decides how many digits are drawn first.
-    """
+    """Return j with probability exactly proportional to factors[j] * base^(exponents[j]), for a base >= 1."""
     ratio, largest = 1 / base, max(exponents)
     bits = _BLOCK_BITS + max(factors).bit_length()
     uniform = rng.randbelow(1 << bits)
@@ -126,7 +100,7 @@ def draw(rng: Randomness, base: Fraction, exponents: Sequence[int], factors: Seq
 
 
 def _power(ratio: Fraction, exponent: int, bits: int) -> tuple[int, int]:
-    """Whole numbers below and above ratio^exponent * 2^bits, for a ratio in (0, 1]."""
+    """Bound ratio^exponent * 2^bits, for a ratio in (0, 1]."""
     low = high = 1 << bits
     square_low = (ratio.numerator << bits) // ratio.denominator
     square_high = -(-(ratio.numerator << bits) // ratio.denominator)
@@ -139,11 +113,7 @@ def _power(ratio: Fraction, exponent: int, bits: int) -> tuple[int, int]:
 
 
 def _settled(uniform: int, bits: int, low: Sequence[int], high: Sequence[int]) -> int | None:
-    """Outcome of every real number that starts with the digits ``uniform``, or None where they leave more than one.
-
-    The real number u lies in [uniform, uniform + 1) / 2^bits, and belongs to the first outcome whose weight, added to
-    those before it, exceeds u times the sum of all. The weights themselves are known between ``low`` and ``high``.
-    """
+    """Return the outcome that all u in [uniform, uniform + 1) / 2^bits share, if any."""
     reached_low, reached_high = uniform * sum(low), (uniform + 1) * sum(high)
     below = above = 0
     for index in range(len(low) - 1):

@@ -1,4 +1,4 @@
-"""LimitedDomain top-1: the token with the most votes, from a vocabulary too large to put noise on every token."""
+"""LimitedDomain top-1."""
 
 from __future__ import annotations
 
@@ -21,45 +21,34 @@ _MOVED, _APPEARED = 2, 1  # votes by which a token that a neighbour lacks can st
 
 @dataclasses.dataclass(frozen=True)
 class LimitedDomain(Generic[T]):
-    r"""Report the noisy top token of votes, or None ("bottom") where none stands out.
+    r"""Report the noisy most voted token of a large vocabulary, or None ("bottom") where none stands out.
 
-    Gumbel noise of scale 2/epsilon0 on the ``kbar`` largest counts and on a bottom of
-    h_(kbar+1) + s + (2/epsilon0) ln((1-delta0)/delta0), argmax: h_(kbar+1) is the largest count left out, 0 if there is
-    none, and s = 2 when votes move, 1 when they only appear. A token without votes is no candidate. A domain of at most
-    ``kbar`` outcomes needs no threshold: the plain exponential mechanism over every one of them, votes or none, and
-    never None. ``kbar`` stays what it is however many tokens have votes.
+    Gumbel noise of scale 2/epsilon0 goes on the ``kbar`` largest counts and on a bottom of h_(kbar+1) + s +
+    (2/epsilon0) ln((1-delta0)/delta0), with h_(kbar+1) the largest count left out, or 0. s is 2 when votes move, 1 when
+    they only appear. The argmax is released. Tokens without votes are no candidates. A domain of at most ``kbar``
+    outcomes gets the plain exponential mechanism, and never None.
 
     Args:
-        event: What one call costs: bounded-range parameter ``epsilon0``, in nats, and the mass ``delta0`` that the
-            threshold may miss. Who is asked is drawn elsewhere, at the event's rate.
-        domain: The public outcomes, whole numbers or strings, or their number where there are more than ``kbar``.
-        kbar: Number of candidates beside bottom, at least 1. A public constant.
-        moved_votes: True: a record can turn one vote into another. False: it can only make one appear or disappear,
-            as under zero-out.
-
-    Raises:
-        InvalidParameter: A parameter is out of bounds, ``domain`` repeats an outcome, or it is a number not above
-            ``kbar``.
+        event: Cost of one call: bounded-range parameter ``epsilon0``, in nats, and mass ``delta0`` that the threshold
+            may miss. The caller samples at the event's rate.
+        domain: Public outcomes, or their number if above ``kbar``.
+        kbar: Number of candidates beside bottom. A public constant.
+        moved_votes: False if a record can only make a vote appear or disappear, as under zero-out.
 
     Formal guarantee:
-        If one record moves at most one vote, one call is delta0-approximately epsilon0-bounded-range. If it only makes
-        one appear or disappear, ``moved_votes=False`` is enough, and the call is so with epsilon0/2. It costs
-        ``event``, which is charged by the neighbours: ``moved_votes=False`` is for zero-out only.
+        If one record moves at most one vote, one call is delta0-approximately epsilon0-bounded-range. With
+        ``moved_votes=False``, for zero-out only, it is so with epsilon0/2. One call costs ``event``.
 
-        Gumbel noise and argmax make P(token) proportional to b^(h_token) and P(None) to m b^(h_(kbar+1) + s), with
-        b = e^(epsilon0/2) and m = (1-delta0)/delta0 [1, 2]. What is drawn, exactly, is that law with b rounded down to
-        a rational number and m rounded up to a whole one. With any b > 1 and m >= 1 it is the mechanism itself, at
-        epsilon' = 2 ln b and delta' = 1/(1+m): its threshold stands log_b m = (2/epsilon') ln((1-delta')/delta') votes
-        above h_(kbar+1) + s. As epsilon' <= epsilon0 and delta' <= delta0, its guarantee covers the one above. Counted
-        in votes, both roundings raise the threshold. Rounded the other way, b is a larger epsilon, m a larger delta.
+        P(token) is proportional to b^(h_token) and P(None) to m b^(h_(kbar+1) + s), with b = e^(epsilon0/2) and m =
+        (1-delta0)/delta0 [1, 2]. The exact draw rounds b down to a rational and m up to a whole number, which lowers
+        epsilon0 and delta0.
 
-        Ties in the ranking go to the smaller token, whatever the data, so that one vote takes at most one token out of
-        the candidates. That token had at most h_(kbar+1) + s votes, hence a mass of at most 1/(1+m).
+        Ties go to the smaller token, so one vote removes at most one candidate. That token had at most h_(kbar+1) + s
+        votes, hence a mass of at most 1/(1+m).
 
     References:
-        [1] Durfee, Rogers. Practical differentially private top-k selection with pay-what-you-get composition.
-            NeurIPS 2019, Section 5 (LimitedDomain with s = 1: there a record adds votes, and never moves one).
-        [2] Dong, Durfee, Rogers. Optimal differential privacy composition for exponential mechanisms. ICML 2020.
+        [1] Durfee, Rogers. NeurIPS 2019, Section 5 (with s = 1: a record never moves a vote).
+        [2] Dong, Durfee, Rogers. ICML 2020.
 
     Examples:
         >>> mechanism = LimitedDomain(LimitedDomainEvent(1.0, 1e-6), domain=50_000)
@@ -82,16 +71,15 @@ class LimitedDomain(Generic[T]):
             object.__setattr__(self, "domain", tuple(self.domain))  # frozen, whatever becomes of the caller's list
 
     def release(self, votes: Mapping[T, int], *, rng: Randomness | None = None) -> T | None:
-        """A token, or None. Both are releases and cost the same. Nothing else may leave.
+        """Return a token or None. Both cost the same, and only they may leave.
 
         Args:
-            votes: Votes per token, whole numbers of at least 0. It may be empty. A
-                vote for what is not in a ``domain`` given as a sequence is an abstention: an error here would tell of
-                the record behind it.
-            rng: Source of randomness. Operating-system entropy by default.
+            votes: Votes per token. A vote outside of a listed ``domain`` abstains, because an error would reveal its
+                record.
+            rng: Source of randomness.
 
         Raises:
-            InvalidParameter: ``votes`` is no mapping of tokens to counts. No message holds a vote.
+            InvalidParameter: ``votes`` is no mapping of tokens to counts. The message shows no vote.
         """
         candidates = self._candidates(votes)
         _, exponents, factors = zip(*candidates, strict=True)
@@ -99,7 +87,7 @@ class LimitedDomain(Generic[T]):
         return candidates[draw(rng or SystemRandomness(), base, exponents, factors)][0]
 
     def _candidates(self, votes: Mapping[T, int]) -> list[tuple[T | None, int, int]]:
-        """Triples (outcome, exponent x, factor m) of the law P(outcome) proportional to m b^x."""
+        """Return triples (outcome, x, m): P(outcome) is proportional to m b^x."""
         if not isinstance(votes, Mapping) or not _are_tokens(votes):
             raise InvalidParameter(
                 "Expected votes to map whole numbers or strings to counts. Give a collections.Counter."

@@ -1,16 +1,7 @@
-"""The exponential mechanism of metric privacy: a word of a public table, drawn by its distance to a private point.
+"""The exponential mechanism of metric privacy.
 
-P(w | x) is proportional to exp(-(eta/2) |x - w|). One half of eta pays for the score, the other for the normalizer, so
-that the promise is that of the noise mechanism at the same eta. But the chances are spread over the words and not over
-the space between them, which in many dimensions keeps a word at a far smaller eta.
-
-A draw takes two steps, since a table of 400,000 chances per word would fill the memory: first a bucket of neighbouring
-rows, by an upper bound of its weight, then a row of the bucket, by its exact weight. What lies between the exact weight
-and the bound is refused and drawn again. So only the bounds are kept, one number a bucket, and they may be rough:
-single precision, rounded up, changes how often a draw is repeated (about once in 3,000 times) and never the law.
-
-References: McSherry and Talwar 2007, "Mechanism design via differential privacy". Chatzikokolakis, Andrés, Bordenabe,
-Palamidessi 2013, "Broadening the scope of differential privacy using metrics" (the metric).
+A draw takes a bucket by an upper bound of its weight, then a row by its exact weight, and repeats draws between weight
+and bound. So rough bounds change the time and not the law.
 """
 
 from __future__ import annotations
@@ -35,9 +26,7 @@ Points = NDArray[np.float64]
 Bounds = NDArray[np.float32]
 
 CACHE_BYTES = 64 * 2**20
-"""Default memory for the cache of words: some 32,000 words of a large table."""
 BUCKETS = 512
-"""Buckets of a table, at most. Of more than 524,288 rows one per 1,024. A word keeps a bound of 4 bytes of each."""
 _BESIDE = 512  # bytes that keeping a word takes beside its bounds
 _TOGETHER = 128  # words whose bounds are worked out in one matrix product, and in one thread
 _GROUP = 1024  # words whose bounds are held at once beside the cache
@@ -49,30 +38,23 @@ _WHOLE = float(2**63 - 2**40)  # chances are whole multiples of 1/_WHOLE. With r
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MetricExponential:
-    """Draw words by their distance to a private point.
+    """Draw words w of a public table by their distance to a private point x.
+
+    P(w | x) is proportional to exp(-(eta/2) |x - w|) (McSherry and Talwar 2007; Chatzikokolakis, Andrés, Bordenabe and
+    Palamidessi 2013). Half of eta pays for the score, half for the normalizer.
 
     Args:
         event: Cost of one draw. Its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
-        table: Public table, which does not depend on the points.
-        cache_bytes: Memory for the cache of words, at least 0. The least recently used make room. How
-            long a draw takes shows whether a word was seen before.
-        threads: Threads to work with. By default as many as there are processors.
-
-    Raises:
-        InvalidParameter: A parameter is out of bounds.
+        table: Public table, independent of the points.
+        cache_bytes: Memory for the cache of words. The time of a draw shows if a word was seen before.
+        threads: Number of threads, by default one per processor.
 
     Formal guarantee:
-        For two inputs of the same number of points, the chance of any output changes by at most
-        exp(eta * sum_i |x_i - x'_i|): one draw costs ``event``. It holds for real numbers. Here distances
-        and weights are worked out in double precision, which moves them by about 1e-8 in relative terms. At both steps
-        a share is a quotient of doubles, scaled by a product: each of the four operations moves a chance by at most
-        2^-53 in relative terms, and so does the sum over the chances that are left after a refusal, together at most
-        2^-50. The rounding of the sum of the bounds is common to all buckets and cancels. Then shares are rounded to
-        multiples of 2^-63, and raised by one, which moves the chance of any set of words by at most
-        (buckets + rows a bucket) * 2^-63, below 1e-15. Every row that may be written keeps a chance above 0 from
-        every point, and the draw itself is exact: uniform whole numbers against cumulative tables. A bound lies above
-        the weight by more than rounding can move it, so that a refused draw says nothing and changes no chance. How
-        often one is refused, like what is cached, shows in the time alone.
+        For two inputs of the same number of points, the chance of any output changes by at most a factor of exp(eta
+        sum_i |x_i - x'_i|). One draw costs ``event``. This holds for real numbers. Double precision moves weights by
+        about 1e-8 and shares by at most 2^-50, in relative terms. Rounding shares up to multiples of 2^-63 moves the
+        chance of any set of words by less than 1e-15. Every allowed row keeps a chance above 0. Given the shares, the
+        draw is exact. Bounds exceed weights by more than rounding, so refused draws change no chance.
 
     Examples:
         >>> mechanism = MetricExponential(MetricEvent(1000.0), table)  # so large an eta hides nothing
@@ -102,15 +84,12 @@ class MetricExponential:
     def release(
         self, keys: Ids, points: Callable[[Ids], NDArray[np.floating]], *, rng: Randomness | None = None
     ) -> Ids:
-        """One row of the table per key. Only these may leave.
+        """Return one row number per key. Only these may leave.
 
         Args:
-            keys: Private. Equal keys have equal points, now and in later calls.
-            points: Points of keys, (k, d): called once for the distinct keys of a call, some at a time.
-            rng: Source of randomness. Operating-system entropy by default.
-
-        Raises:
-            InvalidParameter: The points do not fit the table.
+            keys: Private. Equal keys have equal points in all calls.
+            points: Returns the points of distinct keys, (k, d).
+            rng: Source of randomness.
         """
         source = rng or SystemRandomness()
         bits = _bits(source, len(keys))
@@ -129,9 +108,9 @@ class MetricExponential:
         return rows
 
     def _bounded(self, keys: Ids, points: Points) -> tuple[Points, Bounds]:
-        """For each point the distance to the nearest row, and bounds of the weights of the buckets: kept ones or new.
+        """Return distances to the nearest rows, and bounds of the buckets' weights.
 
-        The weight of a row is exp(-(eta/2) (|x - w| - |x - nearest|)). That of a bucket is the sum over its rows.
+        A row weighs exp(-(eta/2) (|x - w| - |x - nearest|)), a bucket the sum of its rows.
         """
         nearest, bounds = np.empty(len(keys)), np.empty((len(keys), len(self._open)), dtype=np.float32)
         missing = []
@@ -147,12 +126,9 @@ class MetricExponential:
         return nearest, bounds
 
     def _bound(self, points: Points) -> tuple[Points, Bounds]:
-        """Distance to the nearest row, and bounds of all buckets, of every point. One pass over the table.
+        """Return the distance to the nearest row and the bounds of all buckets, in one pass.
 
-        Single precision gives distances that are too short, and their weights against the shortest of each bucket.
-        Exponents are off by 3 * 2^-24 in relative terms, weights by a few units of 2^-24, and a sum of n terms by
-        n * 2^-24 in whatever order it is made: ``slower`` and ``more`` are above all of it. ``_LEAST`` is above what is
-        too small for single precision.
+        ``slower`` and ``more`` exceed the errors of single precision: 3 * 2^-24 in exponents, and n * 2^-24 in sums.
         """
         least = np.empty((len(points), len(self._open)), dtype=np.float32)
         sums = np.empty_like(least)
@@ -184,14 +160,12 @@ class MetricExponential:
         return nearest, bounds
 
     def _distances(self, bucket: int, points: Points) -> Points:
-        """Distances to the rows of a bucket, (points, rows). Infinite to those that are never written."""
         rows = slice(bucket * self._size, (bucket + 1) * self._size)
         distance = distances(self.table, points, rows)
         distance[:, ~self.table.allowed[rows]] = np.inf
         return distance
 
     def _weights(self, distance: Points, nearest: Points | float) -> Points:
-        """Weights of rows at these distances, at most 1."""
         distance -= nearest
         np.maximum(distance, 0.0, out=distance)
         distance *= -self.event.eta / 2
@@ -200,7 +174,6 @@ class MetricExponential:
     def _drawn(
         self, points: Points, nearest: Points, bounds: Bounds, which: Ids, bits: NDArray[np.uint64], source: Randomness
     ) -> Ids:
-        """One row per draw. ``which`` says for which point. Bounds that refused a draw are tight afterwards."""
         rows = np.full(len(which), -1)
         left = np.arange(len(which))
         while len(left):
@@ -213,7 +186,7 @@ class MetricExponential:
         return rows
 
     def _tried(self, points: Points, nearest: Points, bounds: Bounds, which: Ids, bits: NDArray[np.uint64]) -> Ids:
-        """One row per draw, or -1 where it is refused."""
+        """Draw a row each, or -1 for a refusal."""
         shares = bounds / bounds.sum(axis=1, keepdims=True, dtype=np.float64)
         cumulative = np.cumsum(_whole(shares, self._open), axis=1)
         buckets = np.empty(len(which), dtype=np.int64)
@@ -243,7 +216,7 @@ class MetricExponential:
 
 
 class _Kept:
-    """Bounds of the words that were drawn for last. Copies: a view would keep the bounds of a whole group."""
+    """Bounds of recent words. Copies, because views hold whole groups."""
 
     def __init__(self, most: int) -> None:
         self.words: OrderedDict[int, tuple[float, Bounds]] = OrderedDict()
@@ -265,10 +238,6 @@ class _Kept:
 
 
 def weights(table: NearestVector, points: Points, eta: float) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Weights exp(-(eta/2) (|x - w| - |x - nearest|)) of all rows, in blocks: (first row, (points, rows)).
-
-    Rows that are never written have weight 0.
-    """
     nearest = np.linalg.norm(points - table.vectors[table.find(points)], axis=1)
     for start in range(0, len(table.vectors), _COLUMNS):
         distance = distances(table, points, slice(start, start + _COLUMNS))
@@ -279,7 +248,6 @@ def weights(table: NearestVector, points: Points, eta: float) -> Iterator[tuple[
 
 
 def distances(table: NearestVector, points: Points, rows: slice) -> NDArray[np.float64]:
-    """Distances of points to a block of rows, (points, rows), in double precision, also where they are near 0."""
     block = table.vectors[rows].astype(np.float64)
     squares = np.einsum("ij,ij->i", points, points)[:, None] + table.squares[rows]
     apart = squares - 2.0 * (points @ block.T)
@@ -289,30 +257,24 @@ def distances(table: NearestVector, points: Points, rows: slice) -> NDArray[np.f
 def _settled(
     apart: NDArray[np.float64], squares: NDArray[np.float64], difference: Callable[[Ids, Ids], Points]
 ) -> NDArray[np.float64]:
-    """Roots of squared distances that were found by subtraction, which leaves rounding only where they are near 0.
-
-    There the difference of the vectors is taken first.
-    """
+    """Return roots of squared distances, recomputed where subtraction left only rounding."""
     i, j = np.divmod(np.flatnonzero(apart < 1e-6 * squares), apart.shape[1])
     apart[i, j] = np.square(difference(i, j)).sum(axis=1)
     return np.sqrt(apart, out=apart)
 
 
 def _whole(share: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Shares of 2^63 as whole numbers that add up to just below it. At least 1 where allowed, 0 elsewhere."""
+    """Return shares of almost 2^63, at least 1 where allowed."""
     return np.where(allowed, (share * _WHOLE).astype(np.uint64) + np.uint64(1), np.uint64(0))
 
 
 def _tight(weight: Points) -> np.float32:
-    """A bound of the sum of weights of double precision, above what rounding can do to it."""
     return np.float32(max(weight.sum() * (1 + 2.0**-20), _LEAST))
 
 
 def _bits(source: Randomness, count: int) -> NDArray[np.uint64]:
-    """Two uniform numbers below 2^63 per draw."""
     return words(source, count, 2) >> np.uint64(1)
 
 
 def _members(of: Ids, count: int) -> list[Ids]:
-    """Return which places belong to each of so many groups."""
     return np.split(np.argsort(of, kind="stable"), np.cumsum(np.bincount(of, minlength=count))[:-1])

@@ -1,13 +1,4 @@
-"""The noise mechanism of metric privacy: a public vector plus noise, and out comes the nearest word of a public table.
-
-Noise z has density proportional to exp(-eta |z|) in d dimensions: its length follows a Gamma law of shape d and scale
-1/eta, its direction is uniform on the unit SPHERE. (A direction drawn from the unit ball, as one paper has it, gives a
-density without bound at 0 and no finite eta.)
-
-References: Chatzikokolakis, Andrés, Bordenabe, Palamidessi 2013, "Broadening the scope of differential privacy using
-metrics". Wu et al. 2017, "Bolt-on differential privacy", Appendix E (the noise). Feyisetan, Balle, Drake, Diethe 2020,
-"Privacy- and utility-preserving textual analysis via calibrated multivariate perturbations" (words).
-"""
+"""The noise mechanism of metric privacy."""
 
 from __future__ import annotations
 
@@ -28,24 +19,22 @@ _STEP = 2**14  # numbers drawn at once: their bits and functions stay in a core'
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MetricLaplace:
-    """Add noise to every point and report the nearest allowed row of a public table.
+    """Add noise to every point and report the nearest allowed row of a public table (Feyisetan et al. 2020).
+
+    The noise z has density proportional to exp(-eta |z|) (Wu et al. 2017, Appendix E): a Gamma distributed length of
+    shape d and scale 1/eta, in a uniform direction. (A direction from the unit ball would give no finite eta.)
 
     Args:
         event: Cost of one release. Its ``eta`` is the privacy loss per unit of distance, at least 1e-9.
-        table: Public table, which does not depend on the points.
-        threads: Threads to search with. By default as many as there are processors.
-
-    Raises:
-        InvalidParameter: eta is out of bounds.
+        table: Public table, independent of the points.
+        threads: Number of threads, by default one per processor.
 
     Formal guarantee:
-        For two inputs of the same number of points, the chance of any output changes by at most
-        exp(eta * sum_i |x_i - x'_i|): one release costs ``event``. This is proven for real numbers. Here the
-        noise is drawn in double precision from 52 random bits a number, so that noisy points have holes and no noise
-        is longer than 37/eta a dimension. The noisy points never leave: the nearest row sums them up to cells far
-        larger than the holes, whose chances are off by an amount of the order of 2^-52 a dimension. That is an
-        estimate and no proof. An output less likely than that may never come out. Exact sampling, as for the votes, is
-        not known in many dimensions.
+        For two inputs of the same number of points, the chance of any output changes by at most a factor of exp(eta
+        sum_i |x_i - x'_i|) (Chatzikokolakis, Andrés, Bordenabe and Palamidessi 2013). One release costs ``event``. This
+        is proven for real numbers. In double precision, each noise number has 52 random bits, so noisy points have
+        holes, and no noise is longer than 37/eta per dimension. Only the nearest row leaves. Its chance is off by about
+        2^-52 per dimension, an estimate and no proof. An output less likely than that may never occur.
 
     Examples:
         >>> mechanism = MetricLaplace(MetricEvent(1000.0), table)  # so large an eta hides nothing
@@ -64,15 +53,7 @@ class MetricLaplace:
         checked_eta(self.event.eta)
 
     def release(self, points: NDArray[np.floating], *, rng: Randomness | None = None) -> NDArray[np.int64]:
-        """One row number per point. Only these may leave. Neither the points nor the noisy points may.
-
-        Args:
-            points: Private points, (m, d): one per token.
-            rng: Source of randomness. Operating-system entropy by default.
-
-        Raises:
-            InvalidParameter: The points do not fit the table.
-        """
+        """Return one row number per private point, (m, d). Only these may leave."""
         points = checked(points, self.table)
         source = rng or SystemRandomness()
 
@@ -90,13 +71,10 @@ class MetricLaplace:
 
 
 class Noise:
-    """Independent vectors, (count, dimension), of density proportional to exp(-eta |z|), formed by whichever thread.
+    """Independent vectors, (count, dimension), of density proportional to exp(-eta |z|).
 
-    The direction is that of a Gaussian vector, made of pairs (Box and Muller 1958): each pair's squared length is twice
-    an exponential variable. A Gaussian vector's length is independent of its direction, so these variables serve a
-    second time: with as many further ones as make ``dimension``, their sum is the length, exactly Gamma distributed. In
-    odd dimensions the last pair's second number, independent of the others, is left out of the direction. Every row
-    uses its own bits, and a fixed number of them.
+    Gaussian pairs (Box and Muller 1958) give the direction. Their squared lengths are twice exponential variables,
+    independent of the direction. ``dimension`` such variables add up to the Gamma distributed length.
     """
 
     def __init__(self, count: int, dimension: int, eta: float, rng: Randomness) -> None:
@@ -106,7 +84,7 @@ class Noise:
         self._words = Words(rng, count, dimension + self._pairs)
 
     def vectors(self) -> NDArray[np.float64]:
-        """The vectors. To be called once: operating-system entropy gives others the second time."""
+        """Return the vectors. A second call returns others."""
         count, dimension = self._shape
         drawn = np.empty(self._shape)
         step = max(1, _STEP // dimension)
@@ -129,22 +107,18 @@ class Noise:
 
 
 def noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np.float64]:
-    """Independent vectors, (count, dimension), of density proportional to exp(-eta |z|): see :class:`Noise`."""
     return Noise(count, dimension, eta, rng).vectors()
 
 
 LEAST_ETA = 1e-9
-"""Below it even double precision could overflow."""
 
 
 def checked_eta(eta: float, *, at_most: float | None = None) -> float:
-    """A usable privacy parameter."""
     remedy = "Calibrate it with langchain_dp.rapt.calibrate."
     return validate.number("eta", eta, at_least=LEAST_ETA, at_most=at_most, remedy=remedy)
 
 
 def checked(points: NDArray[np.floating], table: NearestVector) -> NDArray[np.float64]:
-    """The points in double precision, if they fit the table."""
     exact: NDArray[np.float64] = np.asarray(points, dtype=np.float64)
     dimension = table.vectors.shape[1]
     if exact.ndim != 2 or exact.shape[1] != dimension:

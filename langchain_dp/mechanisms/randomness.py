@@ -1,9 +1,6 @@
-"""Sources of random bits, and exact samplers on them without floating point, and bits in arrays.
+"""Random bits, and samplers without floating point, whose holes would betray the noiseless value.
 
-Exact means: every sampler below returns each value with precisely its rational (or discrete Gaussian) probability,
-given uniform integers. Floating-point noise has holes that betray the noiseless value.
-
-Reference: Canonne, Kamath, Steinke. The Discrete Gaussian for Differential Privacy. NeurIPS 2020, Algorithms 1-3.
+Reference: Canonne, Kamath, Steinke. The Discrete Gaussian for Differential Privacy. NeurIPS 2020.
 """
 
 from __future__ import annotations
@@ -33,11 +30,11 @@ class Randomness(Protocol):
 
     @property
     def private(self) -> bool:
-        """Return whether an outsider cannot reproduce the draws."""
+        """True if an outsider cannot reproduce the draws."""
         ...
 
     def randbelow(self, upper: int) -> int:
-        """Uniform integer in [0, upper)."""
+        """Return a uniform integer in [0, upper)."""
         ...
 
 
@@ -54,12 +51,12 @@ class SystemRandomness:
     private = True
 
     def randbelow(self, upper: int) -> int:
-        """Uniform integer in [0, upper)."""
+        """Return a uniform integer in [0, upper)."""
         return secrets.randbelow(upper)
 
 
 class NotPrivateSeededRandomness:
-    """Reproducible draws for tests and figures. Anyone with the seed can remove the noise: NOT private.
+    """Reproducible draws for tests and figures. NOT private: anyone with the seed can remove the noise.
 
     Examples:
         >>> mechanism = ReportNoisyMax(NoisyMaxEvent(2.0))
@@ -77,17 +74,16 @@ class NotPrivateSeededRandomness:
         self._random = random.Random(int(seed))  # noqa: S311  # reproducible on purpose, and labelled so
 
     def randbelow(self, upper: int) -> int:
-        """Uniform integer in [0, upper)."""
+        """Return a uniform integer in [0, upper)."""
         return self._random.randrange(upper)
 
 
 def bernoulli(rng: Randomness, probability: Fraction) -> bool:
-    """True with exactly this probability, in [0, 1]."""
     return rng.randbelow(probability.denominator) < probability.numerator
 
 
 def shuffled(rng: Randomness, count: int) -> list[int]:
-    """Uniformly random permutation of range(count) (Fisher-Yates)."""
+    """Permute range(count) (Fisher-Yates)."""
     order = list(range(count))
     for i in range(count - 1, 0, -1):
         j = rng.randbelow(i + 1)
@@ -96,12 +92,7 @@ def shuffled(rng: Randomness, count: int) -> list[int]:
 
 
 def discrete_gaussian(rng: Randomness, variance: Fraction) -> int:
-    """Integer x with probability proportional to exp(-x^2 / (2 variance)), exactly.
-
-    Args:
-        rng: Source of randomness.
-        variance: Parameter sigma^2 > 0 (the variance itself, up to a term that vanishes fast in sigma).
-    """
+    """Return x with probability exactly proportional to exp(-x^2 / (2 variance))."""
     scale = isqrt(variance.numerator // variance.denominator) + 1
     while True:
         candidate = _discrete_laplace(rng, scale)
@@ -111,7 +102,7 @@ def discrete_gaussian(rng: Randomness, variance: Fraction) -> int:
 
 
 def _discrete_laplace(rng: Randomness, scale: int) -> int:
-    """Integer x with probability proportional to exp(-|x| / scale)."""
+    """Return x with probability proportional to exp(-|x| / scale)."""
     while True:
         remainder = rng.randbelow(scale)
         if not _bernoulli_exp(rng, Fraction(remainder, scale)):
@@ -127,7 +118,7 @@ def _discrete_laplace(rng: Randomness, scale: int) -> int:
 
 
 def _bernoulli_exp(rng: Randomness, exponent: Fraction) -> bool:
-    """True with probability exp(-exponent), exponent >= 0."""
+    """Return True with probability exp(-exponent)."""
     while exponent > 1:
         if not _bernoulli_exp(rng, Fraction(1)):
             return False
@@ -138,12 +129,11 @@ def _bernoulli_exp(rng: Randomness, exponent: Fraction) -> bool:
     return k % 2 == 1
 
 
-# Bulk noise needs millions of bits. From the operating system they come as one block of bytes. From any other source as
-# one whole number a row, so that a row's bits do not depend on how many rows are asked for together.
+# Bulk bits are one block from the system, or one seeded number per row, so that rows do not depend on their count.
 
 
 def words(rng: Randomness, rows: int, columns: int) -> NDArray[np.uint64]:
-    """Independent uniform 64-bit numbers, ``rows`` x ``columns``."""
+    """Return uniform 64-bit numbers."""
     if isinstance(rng, SystemRandomness):
         raw = secrets.token_bytes(8 * rows * columns)
     else:
@@ -153,11 +143,7 @@ def words(rng: Randomness, rows: int, columns: int) -> NDArray[np.uint64]:
 
 
 class Words:
-    """Uniform 64-bit numbers of an array, ``rows`` x ``columns``, each given out once.
-
-    Whatever thread asks: numbers of the operating system are drawn when they are asked for, since nobody could tell
-    their order. Those of any other source at once, here, so that they are the same however threads take turns.
-    """
+    """Uniform 64-bit numbers. Seeded ones do not depend on the threads' order."""
 
     def __init__(self, rng: Randomness, rows: int, columns: int) -> None:
         self._rng = rng
@@ -165,7 +151,7 @@ class Words:
         self._drawn = None if isinstance(rng, SystemRandomness) else words(rng, rows, columns)
 
     def uniforms(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Numbers of these rows, on the midpoints of a grid of 2^-52: strictly between 0 and 1."""
+        """Return midpoints of a grid of 2^-52."""
         drawn = words(self._rng, stop - start, self._columns) if self._drawn is None else self._drawn[start:stop]
         numbers = (drawn >> np.uint64(12)).astype(np.float64)
         numbers += 0.5

@@ -1,4 +1,4 @@
-"""A sum of bounded vectors with Gaussian noise on every coordinate. All of it in whole numbers."""
+"""Noisy sums of vectors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, dis
 Whole = NDArray[np.int64]
 
 NORM = 4096
-"""Largest L2 norm of one record's vector, in grid steps."""
 LEAST_STEPS = 1024
-"""Smallest standard deviation of the noise, in grid steps. From there on, the discrete Gaussian's privacy profile
-exceeds the continuous one's by less than 3e-6 in relative terms at any delta of 1e-9 or more (enumerated in one and two
-dimensions in the tests), which is less than the accountant's own rounding."""
+"""Smallest standard deviation of the noise, in grid steps.
+
+There the discrete Gaussian's profile exceeds the continuous one's by less than 3e-6 in relative terms at any delta of
+at least 1e-9. The accountant's own rounding is larger.
+"""
 _MOST_STEPS = 2.0**50  # noise of more would leave the whole numbers of 64 bits, after the charge
 
 
@@ -30,17 +31,14 @@ class VectorSum:
     """Add exact discrete Gaussian noise to a sum of whole-number vectors.
 
     Args:
-        event: The cost of one release. Its noise multiplier times ``norm`` is the standard deviation of the noise.
-        norm: Largest L2 norm of the vector that one record adds, in grid steps.
-
-    Raises:
-        InvalidParameter: The noise is below 1,024 grid steps.
+        event: Cost of one release. Its noise multiplier times ``norm`` is the standard deviation of the noise, at least
+            1,024 grid steps.
+        norm: Largest L2 norm of one record's vector, in grid steps.
 
     Formal guarantee:
-        If each record adds one vector of norm at most ``norm`` to the total, one release costs ``event``: it is the
-        Gaussian mechanism at the distance that the event states for the neighbors (Dwork and Roth 2014, Appendix A),
-        drawn from the discrete Gaussian (Canonne, Kamath and Steinke 2020). Everything computed from the noisy total
-        is post-processing.
+        If each record adds one vector of norm at most ``norm`` to the total, one release costs ``event``. It is the
+        Gaussian mechanism at the event's distance of neighbors (Dwork and Roth 2014, Appendix A), drawn from the
+        discrete Gaussian (Canonne, Kamath and Steinke 2020).
 
     Examples:
         >>> mechanism = VectorSum(VectorSumEvent(noise_multiplier=2.8))
@@ -62,15 +60,7 @@ class VectorSum:
         )
 
     def release(self, total: Whole, *, rng: Randomness | None = None) -> Whole:
-        """Return the noisy total. Only this may leave, and the noise is drawn once, on the total of all records.
-
-        Args:
-            total: Sum over all records, whole numbers of any shape. Private.
-            rng: Source of randomness. Operating-system entropy by default.
-
-        Raises:
-            InvalidParameter: The total does not hold whole numbers.
-        """
+        """Return the noisy total of all records. Only this may leave. ``total`` holds whole numbers of any shape."""
         if not np.issubdtype(total.dtype, np.integer):
             raise InvalidParameter(f"Expected a total of whole numbers, not {total.dtype}. Sum integer vectors.")
         rng = rng or SystemRandomness()
@@ -80,14 +70,9 @@ class VectorSum:
 
 
 def clip_to_norm(vectors: Whole, norm: int) -> Whole:
-    """Scale each row down to an L2 norm of at most ``norm``, checked in whole numbers.
+    """Scale each row of ``vectors`` (coordinates below 2^62) down to an L2 norm of at most ``norm``.
 
-    Each coordinate is rounded toward zero, and the rows' norms are then compared as integers. A row depends on no
-    other row.
-
-    Args:
-        vectors: One row per record, coordinates below 2^62 in absolute value.
-        norm: Largest norm.
+    The norm is checked in whole numbers. A row depends on no other row.
 
     Examples:
         >>> clip_to_norm(np.array([[30, 40], [3, 4]]), 10).tolist()

@@ -1,1 +1,1 @@
-"""Stores of ledgers: a file with its key, or a database."""
+"""Stores of ledgers."""

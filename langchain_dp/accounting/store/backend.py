@@ -1,13 +1,7 @@
-"""The database under a store: transactions, one at a time in a process, and never one over a fork.
+"""Transactions on the database under a store, one at a time in a process, never over a fork.
 
-Threads queue here and not in the database. A forked child must not use what its parent opened: see ``forks.py``.
-
-Group commit: threads leave their writes in a list and queue for the connection. The first thread runs all listed writes
-in one transaction, in order of arrival, and commits once. Each write sees the writes before it, so the limits are
-compared with every earlier charge. A write that raises is undone alone, to its savepoint. No write returns or raises
-before the commit, because what it has read may be undone until then. The commit is synced, so an acknowledged write is
-on disk. Over a network most of the time goes into statements, so a store may run many writes of one kind in few of
-them, if all succeed. Otherwise they run one by one.
+One thread runs all pending writes in one transaction. A failing write is undone alone. No write returns before the
+synced commit.
 """
 
 from __future__ import annotations
@@ -26,45 +20,32 @@ from langchain_dp.accounting.store.schema import LedgerKind
 from langchain_dp.errors import LedgerError, LedgerUnwritable
 
 BUSY_SECONDS = 30.0
-"""Longest wait for the ledger's lock: enough for 64 racers that fsync one after the other."""
 
 LARGEST_GROUP = 64
-"""Writes in one transaction at most, so that other processes do not wait long."""
 
 T = TypeVar("T")
 
 
 class Connection(Protocol):
-    """An open connection by Python's DB-API, with question marks for values."""
+    """A DB-API connection."""
 
-    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any:
-        """Run one statement and return its cursor: ``fetchone``, ``fetchall``, ``rowcount``, ``description``."""
-        ...
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Any: ...
 
-    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any:
-        """Run one statement for each of the parameters."""
-        ...
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> Any: ...
 
-    def rollback(self) -> None:
-        """Undo everything since the last commit."""
-        ...
+    def rollback(self) -> None: ...
 
-    def close(self) -> None:
-        """Close the connection."""
-        ...
+    def close(self) -> None: ...
 
 
 class LockUnavailable(Exception):  # no error: the caller words it
-    """Another holder has the lock of a run, or it cannot be taken for the given reason."""
+    """The lock of a run cannot be taken."""
 
 
 Together = Callable[["Connection", Sequence[Any]], Any]
-"""Runs the writes of several arguments at once, and returns one result for all. None if they must run one by one."""
 
 
 class _Write:
-    """A write that waits for the commit of its group."""
-
     def __init__(self, work: Callable[[Connection], Any], together: Together | None, argument: Any) -> None:
         self.work = work
         self.together, self.argument = together, argument
@@ -74,7 +55,6 @@ class _Write:
 
 
 def _settle(group: Sequence[_Write], error: Exception | None = None) -> None:
-    """Let the threads of a group go on: their writes are durable, or none of them is to be trusted."""
     for write in group:
         if error is not None:  # a copy for each thread: an error collects the frames that it passes
             write.error = error if len(group) == 1 else type(error)(*error.args)
@@ -82,10 +62,7 @@ def _settle(group: Sequence[_Write], error: Exception | None = None) -> None:
 
 
 class Backend(abc.ABC):
-    """Transactions on one ledger at ``path``, or in memory (None) that only this process may use.
-
-    A given ``ledger_id`` must exist there.
-    """
+    """Transactions on a ledger, or in memory (``path`` None). A given ``ledger_id`` must exist."""
 
     errors: ClassVar[type[Exception]]  # of the database
     lost_key: ClassVar[str]  # the remedy for a lost or wrong key, a sentence with a placeholder for the key
@@ -105,61 +82,42 @@ class Backend(abc.ABC):
         forks.watch(self)
 
     @abc.abstractmethod
-    def _memory(self) -> Connection:
-        """Return an empty ledger in memory."""
+    def _memory(self) -> Connection: ...
 
     @abc.abstractmethod
-    def _find_or_make(self, fill: Callable[[Connection], str]) -> None:
-        """Find a ledger of this kind (the one of ``ledger_id`` if known) at the path, or make it whole and atomically.
-
-        ``fill`` writes the one row of a new ledger.
-        """
+    def _find_or_make(self, fill: Callable[[Connection], str]) -> None: ...
 
     @abc.abstractmethod
-    def _open(self, wait: float) -> Connection:
-        """Return a connection with durable commits, to a ledger of this kind and of a known version.
-
-        Sets ``ledger_id``. LedgerError if another one was expected.
-        """
+    def _open(self, wait: float) -> Connection: ...
 
     @abc.abstractmethod
     def _begin(self, write: bool, wait: float) -> Connection:
-        """Connect and begin a transaction that has its lock. Refuse a ledger that was replaced or lost durability."""
+        """Begin a locked transaction. Refuse a ledger that was replaced or lost durability."""
 
     @abc.abstractmethod
-    def _commit(self, connection: Connection, wait: float) -> None:
-        """Commit durably."""
+    def _commit(self, connection: Connection, wait: float) -> None: ...
 
     @staticmethod
     @abc.abstractmethod
-    def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
-        """Return the ledger's error for an ``error`` of the database after ``wait`` seconds."""
+    def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError: ...
 
     @abc.abstractmethod
     def damage(self, connection: Connection, *, pages: bool) -> str:
-        """Return damage that the database finds in itself, or an empty text."""
+        """Return damage, or ""."""
 
     @abc.abstractmethod
-    def newest_id(self, connection: Connection) -> int:
-        """Return the highest id that an entry ever had."""
+    def newest_id(self, connection: Connection) -> int: ...
 
     @property
     @abc.abstractmethod
     def key_file(self) -> str:
-        """Path of the ledger's key: never with the ledger's own data."""
+        """Path of the key, never inside the ledger's data."""
 
     @abc.abstractmethod
     def _hold(self, name: str) -> Callable[[], None]:
-        """Take the lock of a run and return its release. LockUnavailable if it is not free.
-
-        The death of the holder frees the lock.
-        """
+        """Take a run's lock and return its release. Death frees it."""
 
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
-        """Find or make the ledger, and verify and write it before its first use.
-
-        ``fill`` writes the row of a new ledger and returns its id. ``verify`` raises LedgerError on wrong contents.
-        """
         if self.path is None:
             with self.transaction(write=True) as connection:
                 self.ledger_id = fill(connection)
@@ -168,7 +126,7 @@ class Backend(abc.ABC):
         with self.transaction(write=False) as connection:
             verify(connection)
         with self.transaction(write=True) as connection:
-            # A real, synced write: a ledger that cannot be written must say so here, not at the first release.
+            # A real, synced write, so that an unwritable ledger fails here and not at the first release.
             connection.execute("UPDATE ledger SET only_row = only_row")
 
     @contextlib.contextmanager
@@ -186,10 +144,7 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool, wait: float | None = None) -> Iterator[Connection]:
-        """Run the block in one transaction: durable when it ends, rolled back when it raises.
-
-        It waits ``wait`` seconds for others, by default ``BUSY_SECONDS``. Errors of the database become LedgerErrors.
-        """
+        """Run the block in a transaction, rolled back if it raises."""
         wait = BUSY_SECONDS if wait is None else wait
         with self._exclusive(wait), self._transaction(write, wait) as connection:
             yield connection
@@ -208,10 +163,9 @@ class Backend(abc.ABC):
             raise
 
     def write(self, work: Callable[[Connection], T], together: Together | None = None, argument: Any = None) -> T:
-        """Run ``work`` in a transaction that waiting threads share, and return its result once it is durable.
+        """Run ``work`` in a shared transaction, and return its durable result.
 
-        Nothing stays of a ``work`` that raises. Another thread may run it, and a second time after an interrupt. Or
-        ``together`` runs in its place, with the ``argument`` of each such write.
+        Another thread may run it, and again after an interrupt.
         """
         wait = BUSY_SECONDS
         mine = _Write(work, together, argument)
@@ -227,7 +181,7 @@ class Backend(abc.ABC):
                 with contextlib.suppress(ValueError):
                     self._pending.remove(mine)
                     raise
-                # Another thread runs it already: a timeout is too late, and only an interrupt ends the wait.
+                # Another thread runs it already, so only an interrupt may end the wait.
                 if not isinstance(error, LedgerUnwritable):
                     raise
         if mine.error is not None:
@@ -235,7 +189,7 @@ class Backend(abc.ABC):
         return mine.result  # type: ignore[no-any-return]  # of the caller's work
 
     def _write_group(self, wait: float) -> None:
-        """Run the pending writes in one transaction. Raises only if none of them was run, or at an interrupt."""
+        """Run the pending writes. Raise only if none was run, or at an interrupt."""
         group: list[_Write] = []
         ran = False
         try:
@@ -293,7 +247,6 @@ class Backend(abc.ABC):
 
     @contextlib.contextmanager
     def run_lock(self, name: str) -> Iterator[None]:
-        """Hold the run of that name for the block, against every other holder."""
         give_back = self._hold_here(name) if self.path is None else self._hold(name)
         try:
             yield
@@ -308,7 +261,6 @@ class Backend(abc.ABC):
         return functools.partial(self._runs.discard, name)
 
     def _abandon(self, *, drop: bool) -> None:
-        """Roll back. After a database error also drop the connection, whose state is uncertain."""
         connection = self._connection
         if connection is None or self._process != forks.process():
             return
@@ -339,7 +291,6 @@ class Backend(abc.ABC):
         return self._connection
 
     def close(self) -> None:
-        """Close the connection. Later uses of this ledger object are refused."""
         if self._process != forks.process() and self._connection is not None:
             forks.disown(self._connection)
             self._connection, self._closed = None, True
@@ -351,7 +302,6 @@ class Backend(abc.ABC):
                 connection.close()
 
     def before_fork(self) -> None:
-        """Wait for a running transaction and close the connection. See ``forks.py``."""
         self._give_back = self._lock.take()
         self._forking = forks.process()
         if self.path is not None and self._connection is not None and self._process == forks.process():
@@ -360,7 +310,6 @@ class Backend(abc.ABC):
                 connection.close()
 
     def after_fork(self) -> None:
-        """Allow transactions again, in the parent and in the child, where no other thread waits."""
         if self._forking == forks.process():
             assert self._give_back is not None  # before_fork waited for it
             self._give_back()

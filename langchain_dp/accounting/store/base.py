@@ -1,7 +1,4 @@
-"""The common store of both ledgers: opening, verification, the key, and one entry per charge.
-
-The SQL runs on every database: values as question marks, ids by RETURNING, no word of one dialect.
-"""
+"""Common store of ledgers."""
 
 from __future__ import annotations
 
@@ -29,10 +26,6 @@ _LIKE_A_URL = re.compile(r"[a-z][a-z0-9+.-]*://|postgres[a-z0-9+]*:", re.IGNOREC
 
 
 def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id: str | None = None) -> Backend:
-    """Open a SQLite file, a PostgreSQL schema by its URL, or memory (None) that dies with this process.
-
-    A given ``ledger_id`` (of a pickle) must exist at ``path``.
-    """
     if path == ":memory:":
         raise InvalidParameter("Expected path=':memory:' to be a path of a file, or None for a ledger in memory.")
     if is_url(path):
@@ -43,10 +36,7 @@ def backend_at(path: str | os.PathLike[str] | None, kind: LedgerKind, ledger_id:
 
 
 def file_at(path: str | os.PathLike[str]) -> str:
-    """Return the real path of a ledger's file, with ``~`` for the home folder.
-
-    It is resolved once: a later chdir, or a symlink, must not lead to another file.
-    """
+    """Return the real path, so that a later chdir or symlink changes nothing."""
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidParameter(
             f"Expected path{validate.shown(path)} to be the path of a ledger's file, or None for a ledger in memory. "
@@ -59,7 +49,7 @@ def file_at(path: str | os.PathLike[str]) -> str:
 
 
 def is_url(path: object) -> bool:
-    """Return whether ``path`` is a PostgreSQL URL. Other URLs are refused and not shown: they may hold a password."""
+    """Return whether ``path`` is a PostgreSQL URL. Refuse other URLs without showing them."""
     postgres: bool = isinstance(path, str) and path.startswith(_SCHEMES)
     if not postgres and isinstance(path, str) and _LIKE_A_URL.match(path):
         raise InvalidParameter(
@@ -70,7 +60,6 @@ def is_url(path: object) -> bool:
 
 
 def is_there(path: str | os.PathLike[str]) -> bool:
-    """Return whether ``path`` holds anything that could be a ledger."""
     if is_url(path):
         from langchain_dp.accounting.store.postgres import is_made
 
@@ -79,7 +68,7 @@ def is_there(path: str | os.PathLike[str]) -> bool:
 
 
 class LedgerStore(abc.ABC):
-    """Durable state of one ledger, shared by threads, and by processes if it has a path."""
+    """Durable state of one ledger."""
 
     _charges: ClassVar[str]  # word for entries in messages
     _wrong: ClassVar[tuple[str, str]]  # SQL that counts totals unlike the sum of their entries, and a word for them
@@ -101,42 +90,33 @@ class LedgerStore(abc.ABC):
 
     @property
     def path(self) -> str | None:
-        """Place of the ledger. None in memory."""
         return self.backend.path
 
     @property
     def ledger_id(self) -> str:
-        """Unique id of the ledger."""
         return str(self.backend.ledger_id)
 
     @contextlib.contextmanager
     def read(self, wait: float | None = None) -> Iterator[Connection]:
-        """Read in one transaction, from no older copy than this process has seen.
-
-        A write uses ``backend.write``, and calls :meth:`check_newest` or :meth:`_enter` itself.
-        """
+        """Read, and refuse an older copy than this process has seen."""
         with self.backend.transaction(write=False, wait=wait) as connection:
             self._remember(self.check_newest(connection))
             yield connection
 
     def close(self) -> None:
-        """Close the connection. Every later use of this store is refused."""
         self.backend.close()
 
     @abc.abstractmethod
-    def _terms(self) -> dict[str, Any]:
-        """Return the row of a new ledger by column, beside its id and its time."""
+    def _terms(self) -> dict[str, Any]: ...
 
     @abc.abstractmethod
-    def _check_terms(self, connection: Connection) -> None:
-        """Refuse a ledger that was made for other terms."""
+    def _check_terms(self, connection: Connection) -> None: ...
 
     @abc.abstractmethod
-    def _check_totals(self, connection: Connection, entries: int) -> None:
-        """Refuse a ledger whose totals exceed its terms."""
+    def _check_totals(self, connection: Connection, entries: int) -> None: ...
 
     def _opened(self) -> None:  # noqa: B027  # not every store needs more
-        """Prepare further state before the first use."""
+        ...
 
     def _fill(self, connection: Connection) -> str:
         ledger_id = uuid.uuid4().hex
@@ -145,16 +125,13 @@ class LedgerStore(abc.ABC):
         return ledger_id
 
     def verify(self) -> None:
-        """Add up all entries again, also those that were added up before. Raises LedgerCorrupt."""
         with self.read() as connection:
             self._verify(connection, whole=True)
 
     def _checked(self, connection: Connection) -> int:
-        """Return the id of the last entry that was added up already. 0 for none."""
         return 0
 
     def _verify(self, connection: Connection, *, whole: bool = False) -> None:
-        """Check the database, the terms, and that totals and entries agree: those since the last check, or all."""
         before = self._checked(connection)
         since = 0 if whole else before
         if damage := self.backend.damage(connection, pages=not since):
@@ -179,12 +156,10 @@ class LedgerStore(abc.ABC):
         self._remember(self.check_newest(connection))
 
     def damaged(self, what: str) -> LedgerCorrupt:
-        """Return the error of a ledger whose contents contradict each other."""
         kind = self.backend.kind
         return LedgerCorrupt(f"The {kind.name} {self.path} is damaged: {what}. {kind.restore}")
 
     def key(self) -> bytes:
-        """Return the key of this ledger's hashes, made at its first use: see ``key_file.py``."""
         if self._key is None:
             if self.path is None:
                 self._key = new_key()
@@ -197,14 +172,12 @@ class LedgerStore(abc.ABC):
         return self._key
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Return a keyed hash of ``text``. Equal texts of two domains have different hashes."""
         return digest(self.key(), domain, text)
 
     def check_newest(self, connection: Connection) -> tuple[int, str] | None:
-        """Refuse a ledger without the newest entry that this process has seen. Its charges may be lost.
+        """Refuse a ledger without the newest entry that this process has seen. Return its newest.
 
-        Id and time must match, because others may have continued an older copy and reused the id. Return the newest
-        entry. In a transaction that writes it may not be durable yet, and must not be remembered.
+        An older copy may reuse the id, so the time must match.
         """
         rows = connection.execute(
             "SELECT id, time FROM entries WHERE id = ? OR id = (SELECT max(id) FROM entries) ORDER BY id",
@@ -216,14 +189,12 @@ class LedgerStore(abc.ABC):
         return entries[-1] if entries else None
 
     def forgotten(self) -> LedgerCorrupt:
-        """Return the error of a ledger that an older copy replaced."""
         return LedgerCorrupt(
             f"The {self.backend.kind.name} {self.path} forgot entries that this process has seen: an older copy was "
             "put in its place. Restore the newest copy; until then nothing may be released."
         )
 
     def _enter(self, connection: Connection, time: str, *charges: Mapping[str, Any]) -> tuple[int, str]:
-        """Write entries, given by column, and return id and time of the newest, for :meth:`_remember`."""
         statement, values = _insert("entries", *({"time": time, **charge} for charge in charges))
         rows = connection.execute(
             f"{statement} RETURNING id, (SELECT seen.time FROM entries AS seen WHERE seen.id = ?)",  # noqa: S608  # names only
@@ -235,7 +206,7 @@ class LedgerStore(abc.ABC):
         return max(ids), time
 
     def _remember(self, newest: tuple[int, str] | None) -> bool:
-        """Remember a new entry, after its commit: a rolled back entry gives its id to the next one."""
+        """Remember a committed entry. A rolled-back one would give its id away."""
         if newest is None:
             return False
         with self._lock:  # threads of one commit come at once, and an older entry must not win
@@ -243,7 +214,6 @@ class LedgerStore(abc.ABC):
         return True
 
     def _rows_after(self, query: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
-        """Yield rows of entries, which begin with their ids, in order. No lock is held between two pages."""
         last = 0
         while True:
             with self.read() as connection:
@@ -257,7 +227,6 @@ class LedgerStore(abc.ABC):
 
 
 def now() -> str:
-    """Return the time, ISO 8601 in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 

@@ -1,4 +1,4 @@
-"""The register of records and their blocks, under keyed hashes: no record is in two blocks."""
+"""Register of blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AT_ONCE = 500
 
 
 class BlockStore(LedgerStore):
-    """Durable register of the records of all blocks, each of one ``length``, such as "month"."""
+    """Durable register in which no record is in two blocks."""
 
     _charges = "records"
     _wrong = ("SELECT 0", "blocks")
@@ -34,14 +34,10 @@ class BlockStore(LedgerStore):
                 f"Give by={length!r}, or another place."
             )
 
-    def _check_totals(self, connection: Connection, entries: int) -> None:
-        """Nothing is added up."""
+    def _check_totals(self, connection: Connection, entries: int) -> None: ...
 
     def enter(self, records: Sequence[tuple[bytes, str]]) -> list[int]:
-        """Note the block of each record by its hash, durably: of all records or of none.
-
-        Return the positions of records that are in another block. Then nothing was noted.
-        """
+        """Store all blocks, or return the positions of records in another block."""
 
         def note(connection: Connection) -> tuple[list[int], tuple[int, str] | None]:
             newest = self.check_newest(connection)

@@ -1,7 +1,4 @@
-"""Metric accounts: one per document and per user, under keyed hashes, and one entry per release.
-
-Etas are counted in whole billionths, rounded up, so sums are exact in any order.
-"""
+"""Metric accounts under keyed hashes, in billionths of eta."""
 
 from __future__ import annotations
 
@@ -21,24 +18,22 @@ from langchain_dp.errors import LedgerMismatch
 Whose = Literal["document", "user"]
 
 TICKS = 10**9
-"""Whole units of account in an eta of 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Largest sums of the releases of one user, and of one document, in ticks. None for no limit."""
+    """Limits in ticks, or None."""
 
     user: int | None
     document: int | None
 
     def of(self, whose: Whose) -> int | None:
-        """Return the limit of a user's or of a document's account."""
         return self.user if whose == "user" else self.document
 
 
 @dataclasses.dataclass(frozen=True)
 class MetricEntry:
-    """One charged release. Names nobody: hashes are HMAC-SHA256 under the ledger's key."""
+    """One charged release."""
 
     id: int  # position in the ledger, from 1, without gaps
     time: str  # ISO 8601 in UTC
@@ -50,7 +45,7 @@ class MetricEntry:
 
 @dataclasses.dataclass(frozen=True)
 class Shortfall:
-    """The account that would exceed its limit, at a ``position`` of the request. Nothing was charged."""
+    """The account that would exceed its limit."""
 
     position: int
     whose: Whose
@@ -59,21 +54,15 @@ class Shortfall:
 
 
 def ticks(eta: float) -> int:
-    """Return ``eta`` in ticks, rounded up from its shortest decimal form: 0.1 is a tenth."""
     return ceil(Fraction(repr(float(eta))) * TICKS)
 
 
 def units(spent: int) -> float:
-    """Return ticks as an eta."""
     return spent / TICKS
 
 
 class MetricStore(LedgerStore):
-    """Durable accounts of one metric ledger.
-
-    ``limits`` must equal those of an existing ledger. None takes them. ``key`` is the secret of the hashes, if the
-    caller keeps it. None: a random one in a file beside the ledger.
-    """
+    """Durable accounts of one metric ledger."""
 
     _charges = "releases"
     _wrong = (
@@ -141,10 +130,9 @@ class MetricStore(LedgerStore):
         caller: str,
         keys: Sequence[bytes] = (),
     ) -> Shortfall | str | None:
-        """Charge one release of ``eta`` ticks to each (document, user), durably, all of them or none.
+        """Charge ``eta`` ticks to each (document, user), all or none.
 
-        Return None if all were charged. Otherwise the short account, or the ledger's metric if it is another.
-        AlreadyReleased if a text is stored under one of ``keys``, under which these releases will be stored.
+        Return the short account or the other metric, if any. A stored text under ``keys`` raises AlreadyReleased.
         """
 
         def charge(connection: Connection) -> tuple[int, str] | None:
@@ -181,13 +169,12 @@ class MetricStore(LedgerStore):
         return int(new.fetchone()[0])
 
     def spent(self, whose: Whose, key: bytes) -> int:
-        """Return the sum of one user's or document's releases."""
         with self.read() as connection:
             row = connection.execute("SELECT spent FROM accounts WHERE whose = ? AND hash = ?", (whose, key)).fetchone()
         return 0 if row is None else int(row[0])
 
     def summary(self, *, wait: float | None = None) -> tuple[int, int | None, int | None, str | None]:
-        """Return the number of releases, the largest account of a document and of a user, and the metric."""
+        """Return releases, largest document and user accounts, and metric."""
         with self.read(wait) as connection:
             releases = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
             most = dict(connection.execute("SELECT whose, max(spent) FROM accounts GROUP BY whose"))
@@ -195,7 +182,6 @@ class MetricStore(LedgerStore):
         return releases, most.get("document"), most.get("user"), metric
 
     def entries(self) -> Iterator[MetricEntry]:
-        """Yield every release, in order. No lock is held meanwhile."""
         rows = self._rows_after(
             "SELECT entries.id, entries.time, documents.hash, users.hash, entries.eta, entries.caller "
             "FROM entries JOIN accounts AS documents ON documents.account = entries.document "
@@ -206,8 +192,6 @@ class MetricStore(LedgerStore):
 
 
 class _Refused(Exception):
-    """Leaves the write, which is undone."""
-
     def __init__(self, why: Shortfall | str) -> None:
         super().__init__()
         self.why = why

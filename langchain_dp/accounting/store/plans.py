@@ -1,7 +1,4 @@
-"""Plans of a ledger: their used counts, one entry per charge, and the journal of each plan's run.
-
-The store knows counts and claims, but no costs: ``_account.py`` composes them.
-"""
+"""Plans, charges and journals."""
 
 from __future__ import annotations
 
@@ -17,13 +14,11 @@ from langchain_dp.accounting.store.base import LedgerStore, now
 from langchain_dp.errors import LedgerCorrupt, LedgerError, LedgerMismatch
 
 SLACK = 1e-9
-"""Relative float slack when claims are added up and compared with the budget."""
 
 QUOTAS = "quotas"
-"""Key of the quotas among a plan's settings, which never change."""
 
 LEAST_CLAIM = 1e-12
-"""Nats of a plan that is stored with epsilon 0, because its delta covers everything: a valid budget is above 0."""
+"""Stands for a claim of 0, because a valid budget is above 0."""
 
 # Not the row alone: in an older copy of the file the row may be another plan's.
 _ITS_OWN = "item = ? AND plan = (SELECT plan FROM plans WHERE name = ? AND time = ?) AND event = ? AND max_count = ?"
@@ -31,7 +26,7 @@ _ITS_OWN = "item = ? AND plan = (SELECT plan FROM plans WHERE name = ? AND time 
 
 @dataclasses.dataclass(frozen=True)
 class LedgerEntry:
-    """A durable charge. Holds public parameters only, no private text."""
+    """A durable charge."""
 
     id: int  # position in the ledger, from 1, without gaps
     time: str  # ISO 8601 in UTC
@@ -43,10 +38,7 @@ class LedgerEntry:
 
 @dataclasses.dataclass(frozen=True)
 class StoredPlan:
-    """A stored plan, which never changes.
-
-    Name and ``time`` together identify it: another plan may be reserved under its name in an older copy.
-    """
+    """A stored plan. In an older copy, another plan may have its name, with another ``time``."""
 
     name: str
     epsilon: float  # above 0: a claim of 0 is read as LEAST_CLAIM
@@ -58,15 +50,14 @@ class StoredPlan:
 
 
 _ADDED_UP = 100_000
-"""Entries between two sums that are kept."""
 
 
 class UserRefused(Exception):
-    """Too few releases are left in a user's quota. Nothing was charged."""
+    """The quota is used up."""
 
 
 class PlanStore(LedgerStore):
-    """Durable counts of one ledger."""
+    """Durable counts of a ledger."""
 
     _charges = "entries"
     _wrong = (
@@ -110,7 +101,6 @@ class PlanStore(LedgerStore):
             raise self.damaged(f"the users of {more} of its plans used more than was charged")
 
     def plans(self) -> list[StoredPlan]:
-        """Return every reserved plan in the order of reservation."""
         with self.read() as connection:
             return self._stored(connection)
 
@@ -122,7 +112,6 @@ class PlanStore(LedgerStore):
         raise self.damaged("a plan in it cannot be read")
 
     def used(self, plans: Sequence[StoredPlan]) -> dict[int, int]:
-        """Return the used count of every item of ``plans`` by its row, read at one moment."""
         with self.read() as connection:
             rows = _used(connection)
         for plan in plans:
@@ -132,12 +121,10 @@ class PlanStore(LedgerStore):
         return {item: row[0] for item, row in rows.items()}
 
     def glance(self, *, wait: float = 0.0) -> tuple[list[StoredPlan], dict[int, int]]:
-        """Return all plans with their used counts at one moment, waiting at most ``wait`` seconds."""
         with self.read(wait) as connection:
             return self._stored(connection), {item: row[0] for item, row in _used(connection).items()}
 
     def lost(self, plan: StoredPlan) -> LedgerCorrupt:
-        """Return the error of a ledger that no longer holds a plan."""
         return LedgerCorrupt(
             f"The ledger {self.path} no longer holds the plan {plan.name!r} as this process knows it: another copy was "
             "put in its place. Nothing was charged. Restore the newest copy; until then nothing may be released."
@@ -153,10 +140,7 @@ class PlanStore(LedgerStore):
         journal: str = "",
         quotas: Mapping[str, Any] | None = None,
     ) -> tuple[StoredPlan | None, list[StoredPlan]]:
-        """Store a plan, and its run's first journal unless empty, if its claim fits.
-
-        Return the plan of that name, new or found (None if it does not fit), and the earlier plans.
-        """
+        """Store a plan if it fits. Return it, if any, and the earlier plans."""
         stored = None if settings is None and quotas is None else dict(settings or {})
         if stored is not None and quotas is not None:
             stored[QUOTAS] = dict(quotas)
@@ -183,10 +167,7 @@ class PlanStore(LedgerStore):
     def add_use(
         self, plan: StoredPlan, event: str, count: int, caller: str, user_id: tuple[str, int] | None = None
     ) -> bool:
-        """Charge ``count`` uses of a plan's event, durably. Return False, with nothing charged, if too few are left.
-
-        ``user_id`` is a user and their quota, charged in the same step. A quota that is used up raises UserRefused.
-        """
+        """Charge plan and quota in one step. Return False, with nothing charged, if too few are left."""
         newest = self.backend.write(
             lambda connection: self._charge(connection, plan, event, count, caller, user_id),
             self._charge_all if user_id is None else None,
@@ -195,10 +176,7 @@ class PlanStore(LedgerStore):
         return self._remember(newest)
 
     def add_missing(self, plan: StoredPlan, event: str, count: int, caller: str) -> int:
-        """Charge, durably, the part of ``count`` uses that ``caller`` has not been charged yet.
-
-        Return 0, or the number of missing uses if too few are left. Then nothing was charged.
-        """
+        """Charge the uncharged part of ``count``. Return 0, or that part if it does not fit."""
         item, _ = plan.items[event]
 
         def charge(connection: Connection) -> tuple[int, tuple[int, str] | None]:
@@ -220,7 +198,6 @@ class PlanStore(LedgerStore):
         caller: str,
         user_id: tuple[str, int] | None = None,
     ) -> tuple[int, str] | None:
-        """Return the new entry. None, with nothing charged, if too few are left."""
         item, _ = plan.items[event]
         if not self._add_used(connection, plan, event, count):
             self._check_own(connection, plan, event)
@@ -232,7 +209,7 @@ class PlanStore(LedgerStore):
     def _charge_all(
         self, connection: Connection, charges: Sequence[tuple[StoredPlan, str, int, str]]
     ) -> tuple[int, str] | None:
-        """Return the newest entry. None if not all fit. If the sum fits, each fits after those before it."""
+        """Charge all or none. If the sum fits, each charge fits in turn."""
         totals: dict[tuple[object, ...], tuple[StoredPlan, str, int]] = {}
         entries = []
         for plan, event, count, caller in charges:
@@ -260,7 +237,6 @@ class PlanStore(LedgerStore):
         return newest
 
     def _add_up(self, connection: Connection, entry: int) -> None:
-        """Keep the sums of all entries so far, so that opening adds up later ones alone."""
         connection.execute(
             "INSERT INTO checked (item, total, entry) SELECT item, sum(count), ? FROM entries WHERE id > ? GROUP BY "
             "item ON CONFLICT (item) DO UPDATE SET total = checked.total + excluded.total, entry = excluded.entry",
@@ -271,14 +247,12 @@ class PlanStore(LedgerStore):
         return int(connection.execute("SELECT coalesce(max(entry), 0) FROM checked").fetchone()[0])
 
     def _check_own(self, connection: Connection, plan: StoredPlan, event: str) -> None:
-        """Refuse a file in which the event's row is gone or belongs to another plan."""
         item, most = plan.items[event]
         row = (item, plan.name, plan.time, event, most)
         if connection.execute(f"SELECT 1 FROM items WHERE {_ITS_OWN}", row).fetchone() is None:  # noqa: S608  # as above
             raise self.lost(plan)
 
     def quotas(self, plan: StoredPlan) -> dict[str, int]:
-        """Return the number of releases of each user of a plan. Users without any are left out."""
         with self.read() as connection:
             rows = connection.execute(
                 "SELECT user_id, used FROM quotas JOIN plans USING (plan) WHERE name = ? AND plans.time = ? "
@@ -288,15 +262,12 @@ class PlanStore(LedgerStore):
         return {str(user_id): int(used) for user_id, used in rows}
 
     def journal(self, plan: str) -> str:
-        """Return the journal of a plan's run. Empty without one."""
         with self.read() as connection:
             rows = connection.execute("SELECT state FROM journals JOIN plans USING (plan) WHERE name = ?", (plan,))
             return str((rows.fetchone() or ("",))[0])
 
     def keep_journal(self, plan: str, journal: str, expected: str) -> None:
-        """Replace the journal ``expected`` of a plan's run, durably. LedgerError if another one is there, or the charge
-        is gone.
-        """
+        """Replace the journal ``expected``, or refuse."""
         with self.backend.transaction(write=True) as connection:
             self.check_newest(connection)
             wrote = connection.execute(
@@ -311,7 +282,6 @@ class PlanStore(LedgerStore):
                 )
 
     def entries(self, plan: str | None = None) -> Iterator[LedgerEntry]:
-        """Yield entries in order, of one plan or of all. No lock is held meanwhile."""
         rows = self._rows_after(
             "SELECT entries.id, entries.time, plans.name, items.event, entries.count, entries.caller "
             "FROM entries JOIN items USING (item) JOIN plans USING (plan) WHERE "
@@ -322,7 +292,6 @@ class PlanStore(LedgerStore):
 
 
 def fits(budget: PrivacyBudget, claims: Sequence[tuple[float, float]]) -> bool:
-    """Return whether claims stay within the budget under basic composition."""
     return (
         math.fsum(epsilon for epsilon, _ in claims) <= budget.epsilon * (1 + SLACK)
         and math.fsum(delta for _, delta in claims) <= budget.delta * (1 + SLACK)
@@ -359,6 +328,5 @@ def _charge_user(connection: Connection, item: int, count: int, user_id: str, mo
 
 
 def _used(connection: Connection) -> dict[int, tuple[Any, ...]]:
-    """Map each item to its used count, its plan's name and time, its event and its maximum count."""
     rows = connection.execute("SELECT item, used, name, time, event, max_count FROM items JOIN plans USING (plan)")
     return {row[0]: row[1:] for row in rows}

@@ -1,11 +1,7 @@
-"""A ledger in a PostgreSQL database: one schema is one ledger, shared by all machines that reach the server.
+"""A ledger in a PostgreSQL schema.
 
-A writing transaction begins with the lock of the ledger's one row, so writers follow one another as on a file. A
-connection may be gone when a transaction begins: idle for too long, ended by an administrator, or from before a
-restart. Nothing was written then, and the transaction begins again over a new one. Later nothing is retried. A COMMIT
-whose answer is lost may have succeeded: it raises, counts as spent, and nothing is released for it.
-
-Nothing depends on the state of a session, so a pooler may stand between: each transaction sets what it needs.
+The lock of its one row orders writers. A COMMIT whose answer is lost counts as spent. A pooler may stand between,
+because each transaction makes its own settings.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ with needs("postgres", "psycopg", why=", which reaches a ledger in PostgreSQL"):
     from psycopg import conninfo
 
 KEY_FOLDER = "LANGCHAIN_DP_KEYS"
-"""Environment variable: the folder of the keys of ledgers whose URLs have no ``key_file``."""
+"""Environment variable: folder of keys, for URLs without ``key_file``."""
 
 _SCHEMA = "langchain_dp"
 _SECRETS = {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
@@ -46,10 +42,7 @@ _GRANTS = (
 
 
 class Place:
-    """Place of a ledger in PostgreSQL: ``postgresql://user@host/database?schema=...&key_file=...``.
-
-    The URL holds no password. Its other options go to libpq.
-    """
+    """``postgresql://user@host/database?schema=...&key_file=...``, without a password."""
 
     def __init__(self, url: str) -> None:
         # The URL is not shown before it is known to hold no password.
@@ -81,7 +74,7 @@ class Place:
         self._server = {**_ALIVE, **server}
 
     def connect(self, wait: float) -> psycopg.Connection[Any]:
-        """Return a new connection, which begins no transaction by itself and leaves nothing in the server's session."""
+        """Return an autocommit connection."""
         timeout = max(2, math.ceil(min(wait, BUSY_SECONDS)))
         return psycopg.connect(
             conninfo.make_conninfo("", **{"connect_timeout": timeout, **self._server, "client_encoding": "utf8"}),
@@ -91,13 +84,11 @@ class Place:
 
     @property
     def facts(self) -> str:
-        """The statement that reads the ledger's id, and the server settings that could forget charges."""
-        # By the name of the schema: a path leaves out a schema that the role may not use, as if it were not there.
+        # By the name of the schema: a search path silently leaves out a schema that the role may not use.
         checks = "current_setting('fsync'), current_setting('full_page_writes'), pg_is_in_recovery()"
         return f'SELECT ledger_id, tableoid::bigint, {checks} FROM "{self.schema}".ledger'  # noqa: S608  # a checked name
 
     def begin(self, raw: psycopg.Connection[Any], *, write: bool, wait: float, then: str = "") -> Any:
-        """Begin a transaction on the schema, in one round trip, and return the first row of the statement ``then``."""
         kind = "READ COMMITTED" if write else "REPEATABLE READ READ ONLY"
         statements = [
             f"BEGIN ISOLATION LEVEL {kind}",
@@ -115,8 +106,6 @@ class Place:
 
 
 class _Speaking:
-    """A connection with question marks for values."""
-
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self.raw = raw
 
@@ -136,10 +125,7 @@ class _Speaking:
 
 
 class Postgres(Backend):
-    """Transactions on one ledger in a schema of a database. ``path`` is its URL: see :class:`Place`.
-
-    With ``reading``, nothing is made and nothing written.
-    """
+    """Transactions on the ledger at a URL. ``reading``: nothing is written."""
 
     errors = psycopg.Error
     lost_key = "Copy {} from a machine that has it, or from its backup."
@@ -154,7 +140,6 @@ class Postgres(Backend):
         raise AssertionError("a ledger in memory is SQLite's")
 
     def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
-        """Begin like every backend. With ``reading``, only verify."""
         if not self.reading:
             super().begin(fill, verify)
             return
@@ -224,7 +209,7 @@ class Postgres(Backend):
         return str(ledger_id), int(oid)
 
     def _check_server(self, fsync: str, whole_pages: str, replica: bool) -> None:
-        """Refuse a server that could forget a charge, or that takes none."""
+        """Refuse a server that could forget a charge, or takes none."""
         if replica:
             raise LedgerUnwritable(
                 f"The server of the {self.kind.name} {self.path} is a read-only replica, which may lag behind. Connect "
@@ -238,7 +223,7 @@ class Postgres(Backend):
                 )
 
     def _begin(self, write: bool, wait: float) -> Connection:
-        """Begin, and retry over a new connection if the kept one is gone: nothing but BEGIN was sent over it."""
+        """Retry once over a new connection, because only BEGIN was sent."""
         previous = self._connection
         try:
             return self._begin_over(self._connect(wait), write, wait)
@@ -266,7 +251,7 @@ class Postgres(Backend):
         return connection
 
     def _commit(self, connection: Connection, wait: float) -> None:
-        """Commit. If the answer is lost, the outcome is unknown, and it is never retried."""
+        """Commit without a retry, because the outcome may be unknown."""
         assert isinstance(connection, _Speaking)
         try:
             status = connection.raw.execute(b"COMMIT").statusmessage
@@ -284,7 +269,6 @@ class Postgres(Backend):
 
     @staticmethod
     def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
-        """Return this package's error for the server's ``error``."""
         code = getattr(error, "sqlstate", None) or ""
         diagnosis = getattr(error, "diag", None)
         why = getattr(diagnosis, "message_primary", None) or next(iter(str(error).splitlines()), type(error).__name__)
@@ -323,16 +307,13 @@ class Postgres(Backend):
         return LedgerCorrupt(f"The {name} is damaged or not a {kind.name} ({why}). {kind.restore}")
 
     def damage(self, connection: Connection, *, pages: bool) -> str:
-        """Return missing triggers, or tables that a crash would empty. The server checks its pages itself."""
         return missing(connection, self._place.schema, self.kind)
 
     def newest_id(self, connection: Connection) -> int:
-        """Return the counter of ids, which never falls."""
         return int(connection.execute("SELECT newest FROM store").fetchone()[0])
 
     @property
     def key_file(self) -> str:
-        """Path from the URL, or in the folder of the environment variable: never in the database."""
         folder = os.environ.get(KEY_FOLDER, "")
         if self._place.key_file is None and not os.path.isabs(folder):
             raise InvalidParameter(
@@ -342,7 +323,7 @@ class Postgres(Backend):
         return self._place.key_file or os.path.join(folder, f"{self.ledger_id}.key")
 
     def _hold(self, name: str) -> Callable[[], None]:
-        """Take a lock of the server, in an open transaction: it ends with the connection."""
+        """Take an advisory lock, which ends with the connection."""
         try:
             raw = self._place.connect(BUSY_SECONDS)
             try:
@@ -360,7 +341,7 @@ class Postgres(Backend):
 
 
 def kind_at(place: Place, connection: Connection, wait: float, path: str) -> tuple[int, int]:
-    """Return the mark and the version of the ledger in a schema, in a transaction that is left open."""
+    """Return mark and version, and leave the transaction open."""
     assert isinstance(connection, _Speaking)
     place.begin(connection.raw, write=False, wait=wait)
     if "store" not in (tables := _tables(connection, place.schema)) and tables:
@@ -376,18 +357,15 @@ def _tables(connection: Connection, schema: str) -> set[str]:
 
 
 def _number(what: str) -> int:
-    """Return the number of an advisory lock: all of a database share them."""
     return int.from_bytes(hashlib.sha256(f"langchain-dp {what}".encode()).digest()[:8], "big", signed=True)
 
 
 def is_made(url: str) -> bool:
-    """Return whether there is anything in the schema."""
     with _looking(url) as (connection, place):
         return bool(_tables(connection, place.schema))
 
 
 def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
-    """Return the mark of the ledger in a schema, and its budget (epsilon, delta, neighbors) if it has one."""
     with _looking(url) as (connection, place):
         if not _tables(connection, place.schema):
             raise InvalidParameter(f"Expected {url} to be a ledger, but nothing is there. Check it.")
@@ -398,7 +376,6 @@ def terms_at(url: str) -> tuple[int, Sequence[Any] | None]:
 
 
 def beside(url: str, name: str) -> str:
-    """Return the URL of a ledger beside another one: its schema and its key file end in the name."""
     place = Place(url)
     own = {"schema": f"{place.schema}_{name.replace('-', '_').lower()}"}
     if place.key_file is not None:
@@ -410,7 +387,6 @@ def beside(url: str, name: str) -> str:
 
 
 def names_beside(url: str) -> list[str]:
-    """Return the names of the schemas beside a ledger, as :func:`beside` made them."""
     with _looking(url) as (connection, place):
         schemas = connection.execute(
             "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, ?)", (f"{place.schema}_",)

@@ -1,4 +1,4 @@
-"""A ledger's schema in PostgreSQL: its tables, its rules as triggers, ids without gaps."""
+"""A ledger's PostgreSQL schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARK = (
     "CREATE TABLE store (only_row BIGINT PRIMARY KEY CHECK (only_row = 1), application_id BIGINT NOT NULL, "
     "version BIGINT NOT NULL, newest BIGINT NOT NULL DEFAULT 0)"
 )
-"""One row: which kind of ledger it is, and the newest id of an entry. An identity's own counter would leave gaps."""
+"""Row with the newest id. An identity's counter would leave gaps."""
 
 _MARKED = (
     Rule(
@@ -68,7 +68,6 @@ def _names(kind: LedgerKind) -> list[str]:
 
 
 def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
-    """Make the tables and rules of an empty schema, which is on the connection's search path."""
     for statement in _tables(kind):
         connection.execute(statement)
     connection.execute(
@@ -77,13 +76,13 @@ def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
     for rule in (*kind.rules, *_MARKED):
         for statement in _guards(schema, rule):
             connection.execute(statement)
-    # Whoever inserts: an id is the next one, and given back where the transaction is.
+    # A trigger numbers entries, so that a rolled-back transaction gives its id back.
     count = "UPDATE store SET newest = newest + 1 RETURNING newest INTO STRICT NEW.id; RETURN NEW;"
     connection.execute(_function(schema, _COUNTING, count))
     connection.execute(
         f"CREATE TRIGGER {_COUNTING} BEFORE INSERT ON entries FOR EACH ROW EXECUTE FUNCTION {_COUNTING}()"
     )
-    # TRUNCATE asks no trigger of a row.
+    # TRUNCATE runs no row trigger.
     connection.execute(_function(schema, _WHOLE, _raise("a ledger is never emptied")))
     for table in _names(kind):
         connection.execute(
@@ -92,7 +91,6 @@ def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
 
 
 def missing(connection: Connection, schema: str, kind: LedgerKind) -> str:
-    """Return a missing or disabled part of the schema. Empty if there is none."""
     lost = connection.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(?) AND relkind = 'r' "
         "AND relpersistence <> 'p' LIMIT 1",

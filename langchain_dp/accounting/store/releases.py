@@ -1,12 +1,6 @@
-"""Released values in their ledger: sanitized texts, answers of a chain's replicas, and forgotten records.
+"""Released texts, answers and forgotten records, under keyed hashes.
 
-The ledger stores with the charge that a text is being released, and later the released text. Only then may the text
-leave. A charge without a text has an unknown outcome: the text is charged and drawn again. The ledger does not store
-which text belongs to which charge, so its file does not sort texts by users.
-
-Answers and forgotten records belong to a chain's plan, under keyed hashes: no question and no record id is in the
-database. An answer has a page, the number of records forgotten before it was drawn. An answer that a forgotten record
-may have influenced is not reused where the chain asks for the new page.
+A charge marks its text as being released. The text leaves once it is stored, and otherwise is charged again.
 """
 
 from __future__ import annotations
@@ -22,24 +16,22 @@ _AT_ONCE = 500
 
 
 class AlreadyReleased(Exception):  # no error: the caller looks the text up
-    """Nothing was charged: a text of this charge was released meanwhile."""
+    """A text of this charge was released meanwhile."""
 
 
 class ReleasedTexts:
-    """Released texts by keyed hash. Thread-safe. The first value of a key stays."""
+    """Texts by keyed hash. The first value stays."""
 
     def __init__(self, ledger: LedgerStore) -> None:
         self._ledger = ledger
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, tuple[str, ...]]:
-        """Return the texts released under these keys. Other keys are left out."""
         with self._ledger.read() as connection:
             return dict(_released(connection, keys))
 
     def put(self, released: Mapping[bytes, tuple[str, ...]]) -> dict[bytes, tuple[str, ...]]:
-        """Store drawn texts and return the stored ones: an earlier value wins.
-
-        LedgerCorrupt if a key was never charged, or its charge is gone. The drawn texts may not leave then.
+        """Store drawn texts and return the stored ones. If a charge is missing (LedgerCorrupt), no drawn text may
+        leave.
         """
 
         def store(connection: Connection) -> dict[bytes, tuple[str, ...]]:
@@ -57,7 +49,7 @@ class ReleasedTexts:
 
 
 def claim(connection: Connection, keys: Sequence[bytes]) -> None:
-    """Mark keys as being released, in the transaction of their charge. AlreadyReleased if one of them was released."""
+    """Mark keys as being released, in their charge's transaction."""
     if next(_released(connection, keys), None):
         raise AlreadyReleased
     connection.executemany("INSERT INTO releases (key) VALUES (?) ON CONFLICT DO NOTHING", [(key,) for key in keys])
@@ -72,7 +64,7 @@ def _released(connection: Connection, keys: Sequence[bytes]) -> Iterator[tuple[b
 
 
 class Shared:
-    """Answers and forgotten records of one plan. Thread-safe. Nothing written changes or goes."""
+    """A plan's answers and forgotten records. ``page`` counts the records forgotten before a draw."""
 
     def __init__(self, store: PlanStore, plan: StoredPlan) -> None:
         self._store = store
@@ -80,15 +72,12 @@ class Shared:
 
     @property
     def is_private_to_process(self) -> bool:
-        """Return whether the ledger is in memory, and so invisible to other processes."""
         return self._store.path is None
 
     def digest(self, domain: str, text: str) -> bytes:
-        """Return a keyed hash of ``text`` within this plan."""
         return self._store.digest(domain, f"{self._plan.name}\0{text}")
 
     def forget(self, record: bytes) -> None:
-        """Store, durably and idempotently, that the record of that hash is not used any more."""
         self._store.backend.write(
             lambda connection: connection.execute(
                 "INSERT INTO forgotten (plan, record, time) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -97,7 +86,6 @@ class Shared:
         )
 
     def forgotten(self, after: int = 0) -> list[tuple[int, bytes]]:
-        """Return forgotten records as (place in the ledger, hash), in order, after a place."""
         with self._store.read() as connection:
             rows = connection.execute(
                 "SELECT place, record FROM forgotten WHERE plan = ? AND place > ? ORDER BY place",
@@ -106,15 +94,11 @@ class Shared:
             return [(int(place), bytes(record)) for place, record in rows.fetchall()]
 
     def answer(self, question: bytes, page: int) -> str | None:
-        """Return the answer released for the question of that hash on a page, or None."""
         with self._store.read() as connection:
             return _answer(connection, self._row(connection), question, page)
 
     def keep(self, question: bytes, page: int, answer: str) -> str:
-        """Store a charged answer and return the stored one: the first wins.
-
-        LedgerCorrupt if the charge is gone, in an older copy of the ledger. The drawn answer may not leave then.
-        """
+        """Store an answer and return the stored one. If the charge is missing (LedgerCorrupt), it may not leave."""
 
         def store(connection: Connection) -> str:
             self._store.check_newest(connection)
@@ -130,7 +114,7 @@ class Shared:
         return self._store.backend.write(store)
 
     def _row(self, connection: Connection) -> int:
-        """Return the plan's row by name and time: in an older copy the name may be another plan's."""
+        """Return the plan's row by name and time. An older copy may reuse the name."""
         named = "SELECT plan FROM plans WHERE name = ? AND time = ?"
         row = connection.execute(named, (self._plan.name, self._plan.time)).fetchone()
         if row is None:

@@ -1,7 +1,4 @@
-"""Tables and rules of a ledger, once for both kinds of ledger and for every database.
-
-The SQL is SQLite's: INTEGER and REAL of 64 bits, BLOB, AUTOINCREMENT. Another database translates it.
-"""
+"""Tables and rules of ledgers."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from langchain_dp.errors import LedgerCorrupt, LedgerMismatch
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A rule that the database enforces: it refuses the statement ``before`` if ``when`` holds (empty: always)."""
+    """The database refuses ``before`` if ``when`` holds (empty: always)."""
 
     name: str
     before: str
@@ -37,7 +34,6 @@ class LedgerKind:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Statements that make the missing tables."""
         return (
             "CREATE TABLE IF NOT EXISTS ledger (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), "
             f"ledger_id TEXT NOT NULL, time TEXT NOT NULL, key_check BLOB NOT NULL, {self.terms})",
@@ -48,7 +44,6 @@ class LedgerKind:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Rules against a refund, an edited history, another key."""
         return (*_ALWAYS, *self.refuses)
 
 
@@ -168,11 +163,9 @@ BLOCKS = LedgerKind(
 )
 
 KINDS = {kind.application_id: kind for kind in (LEDGER, METRIC_LEDGER)}
-"""The kinds that hold charges."""
 
 
 def of_another_kind(path: str | None, mark: int, kind: LedgerKind) -> LedgerMismatch | None:
-    """Return the error for a ledger of the other kind. None if it is no ledger of this package."""
     other = BLOCKS if mark == BLOCKS.application_id else KINDS.get(mark)
     if other is None:
         return None
@@ -183,7 +176,6 @@ def of_another_kind(path: str | None, mark: int, kind: LedgerKind) -> LedgerMism
 
 
 def check_version(path: str | None, version: int, kind: LedgerKind) -> None:
-    """Refuse a ledger of another version."""
     if version != kind.version:
         raise LedgerCorrupt(
             f"Expected schema={version} of the {kind.name} {path} to be {kind.version}. Use the version of this "

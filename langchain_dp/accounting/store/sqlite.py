@@ -1,8 +1,4 @@
-"""A ledger in a SQLite file, or in memory: its connection, its locks, and the checks before each use.
-
-SQLite counts its file locks in memory, so a child with an inherited open file would believe in its parent's locks: see
-``forks.py``.
-"""
+"""Ledgers in SQLite files or memory."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ from langchain_dp.accounting.store.sqlite_queue import is_in_use, turn
 from langchain_dp.errors import LedgerError, LedgerMismatch, LedgerUnwritable
 
 FIRST_NAP, LONGEST_NAP = 0.0005, 0.004
-"""Seconds between two tries for the file's lock, at most. Only the first in line tries: see ``sqlite_queue.py``."""
+"""Most seconds between two tries for the file's lock."""
 
 _JITTER = random.SystemRandom()  # a generator with a state would be the same in parent and child after a fork
 _LONGEST = 60  # letters of a run's name in a file's
@@ -40,7 +36,7 @@ T = TypeVar("T")
 
 
 class SQLite(Backend):
-    """Transactions on one ledger file, or in memory. ``path`` is the real path."""
+    """Transactions on one file, or in memory."""
 
     errors = sqlite3.Error
     refusal = staticmethod(refusal)
@@ -84,7 +80,7 @@ class SQLite(Backend):
         return open_connection(self._file())
 
     def _begin(self, write: bool, wait: float) -> Connection:
-        """Refuse if the path leads to another file, the file holds another ledger, or its journal mode changed."""
+        """Refuse a replaced file or a changed journal mode."""
         connection = self._connect(wait)
         ledger_id = self._in_turn(functools.partial(_begun, connection, write), wait, write=write)
         if self.path is None:
@@ -103,7 +99,7 @@ class SQLite(Backend):
         return connection
 
     def _in_turn(self, step: Callable[[], T], wait: float, *, write: bool = False) -> T:
-        """Run ``step`` after the processes that wait already. Only readers may go first."""
+        """Run ``step``. Only readers may go before waiting processes."""
         if self.path is None:
             return step()
         end = time.monotonic() + wait
@@ -122,7 +118,6 @@ class SQLite(Backend):
         _patiently(functools.partial(connection.execute, "COMMIT"), wait)
 
     def damage(self, connection: Connection, *, pages: bool) -> str:
-        """Return damage of the file's ``pages``, or a missing rule."""
         checked = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0]) if pages else "ok"
         if checked != "ok":
             return checked
@@ -132,11 +127,10 @@ class SQLite(Backend):
 
     @property
     def key_file(self) -> str:
-        """Path beside the ledger."""
         return self._file() + SUFFIX
 
     def _hold(self, name: str) -> Callable[[], None]:
-        """Lock an empty SQLite file beside the ledger. The operating system frees it if the process dies."""
+        """Lock a file beside the ledger. Death frees it."""
         connection = sqlite3.connect(
             f"{beside(self._file(), name)}.lock", timeout=0, isolation_level=None, check_same_thread=False
         )
@@ -151,13 +145,11 @@ class SQLite(Backend):
         return connection.close
 
     def newest_id(self, connection: Connection) -> int:
-        """Return the last id of the sequence table."""
         rows = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entries'")
         return int(rows.fetchone()[0])
 
 
 def _patiently(step: Callable[[], T], wait: float) -> T:
-    """Run ``step``, and retry at short random intervals while another process holds the lock."""
     end, nap = time.monotonic() + wait, FIRST_NAP
     while True:
         try:
@@ -170,9 +162,7 @@ def _patiently(step: Callable[[], T], wait: float) -> T:
 
 
 def _begun(connection: Connection, write: bool) -> str | None:
-    """Begin a transaction that has its lock, and return the id of the ledger in it."""
-    # SQLite reuses pages if the file's change counter is unchanged, and a copy put in its place may have the same
-    # count: forget all pages, and read the few that are needed.
+    # Forget cached pages: SQLite would reuse them for a copied file with the same change counter.
     connection.execute("PRAGMA shrink_memory")
     connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
     try:
@@ -184,7 +174,6 @@ def _begun(connection: Connection, write: bool) -> str | None:
 
 
 def beside(path: str, name: str) -> str:
-    """Return the path of a run's files beside the ledger at ``path``, without their last ending."""
     short = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     if short != name or len(short) > _LONGEST:
         short = f"{short[:_LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -192,7 +181,6 @@ def beside(path: str, name: str) -> str:
 
 
 def place_of(path: str) -> tuple[int, int]:
-    """Return the device and the file on it that the path leads to."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

@@ -1,9 +1,4 @@
-"""The file of a ledger: its atomic creation, and the checks before it is trusted.
-
-SQLite uses a rollback journal here, not a write-ahead log: every acknowledged charge is in the one file, so a copy of
-it forgets none, and locks sit on the file itself, under any path. A journal beside the file exists only during a
-transaction, or after a crash in one. SQLite then rolls the unfinished charge back.
-"""
+"""A ledger's file. Its rollback journal, unlike a write-ahead log, leaves every acknowledged charge in it."""
 
 from __future__ import annotations
 
@@ -30,12 +25,10 @@ _UNWRITABLE = {
 
 
 def held(error: sqlite3.Error) -> bool:
-    """Return whether another process holds a lock on the file, so that a retry makes sense."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -> LedgerError:
-    """Return this package's error for SQLite's ``error``."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _HELD:
         return LedgerUnwritable(
@@ -56,7 +49,6 @@ def refusal(error: Exception, path: str | None, wait: float, kind: LedgerKind) -
 
 
 def make_schema(connection: Connection, kind: LedgerKind) -> None:
-    """Mark an empty file as one of this kind, and make its tables and rules."""
     connection.execute(f"PRAGMA application_id = {kind.application_id}")
     connection.execute(f"PRAGMA user_version = {kind.version}")
     for statement in kind.tables:
@@ -70,7 +62,7 @@ def make_schema(connection: Connection, kind: LedgerKind) -> None:
 
 
 def inspect_file(path: str, kind: LedgerKind) -> bool:
-    """Return whether a file of this kind is at ``path``. Refuse other files."""
+    """Return whether ``path`` exists. Refuse files that are no ledger."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -105,7 +97,7 @@ def inspect_file(path: str, kind: LedgerKind) -> bool:
 
 
 def _refuse_mount_point(path: str, kind: LedgerKind) -> None:
-    """Refuse a file that is mounted by itself: its journal would be named by this path, which other mounts lack."""
+    """Refuse a file mounted by itself, whose journal other mounts would not find."""
     try:
         with open(MOUNTS, "rb") as file:
             lines = file.read().splitlines()
@@ -137,7 +129,6 @@ def _building_name(folder: str) -> str:
 
 
 def _drop_building_names(path: str) -> None:
-    """Remove the second name of a file whose creator is between link and unlink, or died there."""
     for name in pathlib.Path(path).parent.glob(".ledger-*.new"):
         with contextlib.suppress(FileNotFoundError):
             if os.path.samefile(name, path):
@@ -145,10 +136,7 @@ def _drop_building_names(path: str) -> None:
 
 
 def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKind) -> None:
-    """Put a whole new file of this kind at ``path``, or leave the one that another process put there first.
-
-    It is built under another name and linked into place, so a process that dies here leaves nothing, or everything.
-    """
+    """Link a whole new file, unless another process was first."""
     building = _building_name(os.path.dirname(path))
     try:
         if kind.owner_only:  # from its first byte on: SQLite's journal takes over the mode
@@ -162,8 +150,7 @@ def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKin
         sync(building)
         with contextlib.suppress(FileExistsError):
             os.link(building, path)
-        # Before anyone opens it: an inode with two names is refused above. A process that inspects the file meanwhile
-        # removes the second name, see _drop_building_names.
+        # Before anyone opens it: a file with two names is refused. Inspecting processes remove the second name, too.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(building)
         sync_folder(os.path.dirname(path))
@@ -185,7 +172,6 @@ def _uri(path: str, mode: str) -> str:
 
 
 def open_connection(path: str) -> sqlite3.Connection:
-    """Return a connection with durable commits. Never creates a file, never waits for a lock."""
     connection = sqlite3.connect(_uri(path, "rw"), uri=True, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         # EXTRA: the removal of the journal, which is what commits, is synced to the folder as well.
@@ -198,7 +184,6 @@ def open_connection(path: str) -> sqlite3.Connection:
 
 
 def verify_header(connection: Connection, path: str, kind: LedgerKind) -> str:
-    """Check the file's kind and version. Return its id."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != kind.application_id:
         raise of_another_kind(path, application, kind) or LedgerCorrupt(
@@ -213,7 +198,7 @@ def verify_header(connection: Connection, path: str, kind: LedgerKind) -> str:
 
 
 def verify_journal(connection: Connection, path: str | None, kind: LedgerKind) -> None:
-    """Check that commits go into the file itself, and not into a log that a copy of the file would lack."""
+    """Check that no log takes the commits."""
     mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
     if mode != "delete":
         raise LedgerCorrupt(

@@ -1,13 +1,7 @@
-"""A queue of the processes that use one ledger file: first come, first served.
+"""A fair queue of the processes that use one ledger file.
 
-SQLite has no queue: its writers retry, and the luckiest goes next, so a writer beside busy processes can wait for half
-a minute. Here each process takes the next number from a small file beside the ledger, locks the byte of that number,
-and waits until the byte before it is free. Nobody can overtake. Only the first in line tries SQLite's own lock, and
-leaves the line as soon as it has it, so the next process wakes up while the first one still writes.
-
-SQLite's own lock alone protects the ledger. A process without the queue still works, with longer waits: outside of
-Linux, on a file system without such locks, or in a folder that takes no file. The kernel frees the locks of a dead
-process.
+Each process locks the byte of its number, and waits for the byte before it. SQLite's own lock still protects the
+ledger.
 """
 
 from __future__ import annotations
@@ -25,20 +19,19 @@ except ImportError:  # not Linux
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".queue"
-"""Ending of the queue's file beside the ledger. It is made when two processes meet, and stays."""
 
 _OPTIONS = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _COUNTER, _NUMBERS = 1 << 62, 1 << 61  # the byte whose lock protects the last number, and how many numbers there are
 
 
 def is_in_use(path: str) -> bool:
-    """Return whether processes have met at the ledger at ``path``. Then all line up, or one would overtake others."""
+    """Return whether processes have met here. Then all must line up."""
     return fcntl is not None and os.path.lexists(path + SUFFIX)
 
 
 @contextlib.contextmanager
 def turn(path: str, wait: float) -> Iterator[None]:
-    """Run the block as the first in line at the ledger at ``path``, or out of turn after ``wait`` seconds."""
+    """Run the block as the first in line, or after ``wait`` seconds."""
     descriptor = None if fcntl is None else _first_in_line(path, wait)
     try:
         yield
@@ -48,7 +41,6 @@ def turn(path: str, wait: float) -> Iterator[None]:
 
 
 def _first_in_line(path: str, wait: float) -> int | None:
-    """Return the open file that holds the place. None without locks, or not in time."""
     try:
         descriptor = _opened(path)  # by each wait: locks belong to open files, so a fork never shares one
     except OSError:
@@ -75,12 +67,11 @@ def _opened(path: str) -> int:
 
 
 def _lock(descriptor: int, command: int, kind: int, byte: int, length: int = 1) -> None:
-    """Lock or unlock bytes, for length 0 all from ``byte`` on. F_OFD_SETLK raises BlockingIOError if they are held."""
+    """Lock or unlock bytes. Length 0 takes all from ``byte`` on."""
     fcntl(descriptor, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, length, 0))
 
 
 def _take_number(descriptor: int, command: int) -> int:
-    """Return the next number, with its byte locked."""
     _lock(descriptor, command, F_WRLCK, _COUNTER)
     try:
         number = int.from_bytes(os.pread(descriptor, 8, 0)) % _NUMBERS + 1
@@ -92,7 +83,6 @@ def _take_number(descriptor: int, command: int) -> int:
 
 
 def _waited(descriptor: int, number: int | None, wait: float) -> bool:
-    """Wait in a thread for the turn, since these locks know no timeout. After ``wait`` the thread closes the file."""
     waiter: Future[None] = Future()
 
     def block() -> None:

@@ -1,4 +1,4 @@
-"""The report of a ledger as plain data and as one page: releases, their times, and their promise."""
+"""The report of a ledger."""
 
 from langchain_dp.audit.report.contents import Plan, Release, Report, UserShare, report
 from langchain_dp.audit.report.results import ReportedPseudonyms

@@ -1,4 +1,4 @@
-"""The report of a ledger as plain data: releases, their times, and the promise that covers them."""
+"""The report of a ledger as plain data."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Release:
         parameters: Public parameters in words.
         meaning: Effect of the noise on an answer.
         used: Releases so far.
-        most: Releases reserved. None where there is no such number.
-        first: Time of the first release, ISO 8601 in UTC. Empty without any.
+        most: Releases reserved, or None.
+        first: Time of the first release, ISO 8601 in UTC, or "".
         last: Time of the last release.
-        chains: Releases by the name of the charging chain.
-        part: Part of the data that they read. Empty if they may read all of it.
+        chains: Releases by charging chain.
+        part: Part of the data that they read, or "" for all.
 
     Examples:
         >>> [(release.mechanism, release.used) for release in report("privacy.ledger").plans[0].releases]
@@ -61,12 +61,7 @@ class Release:
 
 @dataclasses.dataclass(frozen=True)
 class UserShare:
-    """One user's use of a plan.
-
-    Args:
-        name: Public name of the user.
-        used: Releases so far.
-        most: Releases of the quota.
+    """One user's use of a plan: public ``name``, releases ``used``, and the quota ``most``.
 
     Examples:
         >>> [(user.name, user.most - user.used) for user in report("privacy.ledger").plans[0].users]
@@ -83,13 +78,13 @@ class Plan:
 
     Args:
         name: Its name.
-        made: Time of its reservation.
+        made: Time of reservation.
         epsilon: Reserved epsilon.
         delta: Reserved delta.
-        spent: Epsilon of its releases so far at its delta.
-        releases: By kind.
-        quotas: Quotas of users who are named or have queried. Empty if every user may use up the plan.
-        each: Quota of every other user. None without quotas, or without one for others.
+        spent: Epsilon of the releases so far.
+        releases: Releases by kind.
+        quotas: Quotas of users who are named or have queried.
+        each: Quota of every other user, or None.
 
     Examples:
         >>> [(plan.name, plan.epsilon, plan.spent) for plan in report("privacy.ledger").plans]
@@ -106,7 +101,7 @@ class Plan:
 
     @property
     def lines(self) -> tuple[Release, ...]:
-        """The releases for a reader: many that differ only in their part of the data are joined."""
+        """Releases for readers, joined over many parts of the data."""
         alike: defaultdict[tuple[str, str], list[Release]] = defaultdict(list)
         for release in self.releases:
             whole = release.mechanism.removesuffix(in_part(release.part)) if release.part else ""
@@ -135,26 +130,25 @@ def _together(mechanism: str, releases: Sequence[Release]) -> Release:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The contents of a ledger, for an auditor. Public parameters only. Names that look like a text are not shown.
+    """The contents of a ledger in public parameters. Names that look like a text are not shown.
 
     Args:
-        kind: "ledger", counted in epsilon, or "metric ledger", counted in eta.
-        file: Name of the file, without its folder.
-        made: Time when the ledger was made, ISO 8601 in UTC.
-        read: Time when it was read.
+        kind: "ledger", in epsilon, or "metric ledger", in eta.
+        file: Name of the file.
+        made: Time of creation, ISO 8601 in UTC.
+        read: Time of reading.
         library: Version of this package.
-        neighbors: Which two data sets look alike, in words. For a metric ledger, which two texts.
+        neighbors: Neighbors in words.
         meaning: The promise in plain words.
-        budget: (epsilon, delta) of everything. Of a metric ledger (limit of one user, limit of one document), with
-            infinity for no limit.
-        reserved: (epsilon, delta) of all plans. Of a metric ledger as ``spent``.
-        spent: (epsilon, delta) so far. Of a metric ledger the largest account of a user and of a document, in eta.
+        budget: (epsilon, delta), or the limits (per user, per document).
+        reserved: (epsilon, delta) of all plans. In eta, as ``spent``.
+        spent: (epsilon, delta) so far, or the largest accounts.
         total: Releases so far.
-        plans: Plans in the order of reservation. Of a metric ledger one, which holds every release.
+        plans: Plans in order.
         facts: Further rows (name, value).
         limits: Limits of the protection.
-        attacks: Results of attacks, if given.
-        pseudonyms: Results of pseudonyms, if given. They have no epsilon, and the ledger does not record them.
+        attacks: Results of attacks.
+        pseudonyms: Results of pseudonyms, which are not in the ledger.
         composed: Computes :attr:`curve`.
 
     Examples:
@@ -182,33 +176,26 @@ class Report:
 
     @functools.cached_property
     def curve(self) -> tuple[tuple[str, float], ...]:
-        """(time, spent): of a metric ledger the largest account of a user, or of a document if no user was named.
-
-        Composed at its first use: up to 24 compositions, some tens of milliseconds each.
-        """
+        """(time, spent), or the largest account, at up to 24 times. Composed at first use."""
         return tuple(self.composed())
 
     @property
     def unit(self) -> str:
-        """Unit of the counts: "epsilon" (with delta), or "eta", the unit of metric privacy."""
+        """Unit of the counts, "epsilon" or "eta"."""
         return "eta" if self.kind == "metric ledger" else "epsilon"
 
     @property
     def sides(self) -> tuple[str, str]:
-        """Names of the two numbers of ``budget``, ``reserved``, ``spent`` and :attr:`left`."""
+        """Names of the two numbers in each pair."""
         return ("user", "document") if self.unit == "eta" else ("epsilon", "delta")
 
     @property
     def left(self) -> tuple[float, float]:
-        """Unreserved budget. Of a metric ledger the rest of the fullest accounts."""
+        """Unreserved budget, or the rest of the fullest accounts."""
         return max(self.budget[0] - self.reserved[0], 0.0), max(self.budget[1] - self.reserved[1], 0.0)
 
     def to_dict(self, *, curve: bool = True) -> dict[str, Any]:
-        """Return plain values for strict JSON. Infinity is the string "inf". Pairs are named by :attr:`sides`.
-
-        Args:
-            curve: Whether :attr:`curve` is among them.
-        """
+        """Return plain values for strict JSON, with "inf" for infinity."""
         values = dataclasses.asdict(dataclasses.replace(self, composed=tuple))
         del values["composed"]
         values["unit"] = self.unit
@@ -229,17 +216,12 @@ def report(
     path: str | os.PathLike[str], *, attacks: Iterable[Any] = (),
     pseudonyms: PseudonymReport | Iterable[PseudonymReport] = (),
 ) -> Report:  # fmt: skip
-    """Read a ledger of either kind. Nothing is written, and no budget or key is needed.
+    """Read a ledger of either kind, without writing, budget or key.
 
     Args:
-        path: The ledger's file, or its URL.
+        path: The ledger's file or URL.
         attacks: Results of attacks to show beside it, or their ``to_dict()``.
-        pseudonyms: The report of a conversation under pseudonyms, or of many, to show beside it: those of equal
-            settings are summed.
-
-    Raises:
-        InvalidParameter, LedgerError: Nothing is there, it is no ledger, damaged, or cannot be read, or ``attacks`` or
-            ``pseudonyms`` hold something else.
+        pseudonyms: Reports of conversations under pseudonyms, summed over equal settings.
 
     Examples:
         >>> found = report("privacy.ledger")
@@ -254,7 +236,6 @@ def report(
 
 
 def report_on(ledger: PrivacyLedger | MetricLedger) -> Report:
-    """Return the report of an open ledger."""
     whole = _of_metric(ledger) if isinstance(ledger, MetricLedger) else _of_ledger(ledger)
     return dataclasses.replace(whole, file="in memory" if ledger.path is None else label(opening.name_of(ledger.path)))
 
@@ -311,7 +292,6 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
 
 
 def _shares(plan: LedgerPlan) -> tuple[tuple[UserShare, ...], int | None]:
-    """Return the quotas of a plan's users, the most used first, and the default quota."""
     if plan.quotas is None:
         return (), None
     used = plan.used_by()
@@ -378,7 +358,6 @@ def _of_metric(ledger: MetricLedger) -> Report:
 
 
 def _largest(entries: Sequence[MetricEntry]) -> list[tuple[str, float]]:
-    """Return the largest account of a user over time. Of a document if no release named a user."""
     whose = "user" if any(entry.user for entry in entries) else "document"
     spent: defaultdict[str, float] = defaultdict(float)
     curve: list[tuple[str, float]] = []

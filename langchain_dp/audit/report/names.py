@@ -1,8 +1,4 @@
-"""Names and sentences of a report: of mechanisms, parameters, relations and promises, and the callers' own names.
-
-The callers' names are public by contract, but a caller may pass a sentence by mistake. Each sentence on a promise
-follows from the definition.
-"""
+"""Names and sentences of a report."""
 
 from __future__ import annotations
 
@@ -42,8 +38,8 @@ _ADDRESS = re.compile(r"\w@\w+[.\w-]*\.[a-zA-Z]")
 def label(name: str) -> str:
     """Return the name if it looks like a label, otherwise a replacement.
 
-    A label has at most 48 letters, digits and plain marks in at most four words without a digit (two letters are a word
-    in writing without spaces). A path is cut to its last part, since folders may be named after people.
+    Labels have at most 48 letters, digits and plain marks, in four words without digits. A path is cut to its last
+    part.
     """
     last = re.split(r"[/\\]", name.rstrip("/\\"))[-1] if name.count("/") + name.count("\\") > 1 else name
     words = [word for word in last.split() if not any(letter.isdigit() for letter in word)]  # sizes, hashes are not
@@ -54,7 +50,6 @@ def label(name: str) -> str:
 
 
 def kind(event: DpEvent, *, subject: bool = True) -> str:
-    """Name the mechanism behind an event and, with ``subject``, its part of the data."""
     if isinstance(event, PartEvent):
         return kind(event.event, subject=subject) + (in_part(label(event.part)) if subject else "")
     if isinstance(event, PoissonSampledDpEvent):
@@ -74,12 +69,10 @@ _KINDS: dict[type, str] = {
 
 
 def in_part(part: str) -> str:
-    """Return the addition to the name of a mechanism that reads one part of the data."""
     return f", on the part {part} of the data"
 
 
 def parameters(event: DpEvent) -> str:
-    """Return the public parameters of an event in words."""
     if isinstance(event, PartEvent):
         return parameters(event.event)
     if isinstance(event, PoissonSampledDpEvent):
@@ -109,7 +102,6 @@ _OFTEN = 1.6449  # standard deviations that a Gaussian exceeds once in twenty ti
 
 
 def tpr_at_fpr(epsilon: float, delta: float, false_alarms: float) -> float:
-    """Return the largest share of true cases that a test finds at this rate of false alarms."""
     if epsilon > 700:
         return 1.0
     return min(1.0, math.exp(epsilon) * false_alarms + delta, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))
@@ -134,7 +126,7 @@ _TOLD_APART = {
 
 
 def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
-    """Return the promise of (epsilon, delta) against somebody who knows everything except one record."""
+    """Explain a promise in plain words."""
     equally, right, wrong, further = _TOLD_APART[neighbors]
     weak = ""
     if accuracy_bound(epsilon, delta) > _COMFORT:
@@ -151,7 +143,6 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
 
 
 def calibration(event: DpEvent, neighbors: Neighbors) -> str:
-    """Return the effect of one release's noise on the answer."""
     if isinstance(event, PartEvent):
         return calibration(event.event, neighbors)
     if isinstance(event, NoisyMaxEvent):
@@ -187,14 +178,12 @@ def calibration(event: DpEvent, neighbors: Neighbors) -> str:
 
 
 def _share(value: float) -> str:
-    """Format a bound from above, rounded up."""
     steps = 10_000 if value > 0.99 else 1_000
     up = math.ceil(value * steps - 1e-9) / steps
     return "almost 100%" if value >= 0.9999 else f"{up:.2%}" if value > 0.99 else f"{up:.1%}"
 
 
 def limits(neighbors: Neighbors) -> list[str]:
-    """Return the limits of an (epsilon, delta) ledger."""
     first = {
         Neighbors.REPLACE_ONE: "The number of records. It is public under this relation.",
         Neighbors.REPLACE_SPECIAL: "The number of records, and whether a record is there at all beyond its vote: "
@@ -228,11 +217,9 @@ METRIC_LIMITS = [
     "A meaning that many words of a text share: losses add up over the words, and over every further release.",
     *_ALL_TEXTS,
 ]
-"""Limits of a metric ledger."""
 TEXT_LIMITS = [
     "A text under an eta of more than 10: then hardly anything is promised, and what protects is what attackers cannot "
     "do.",
     "Which texts were blank, or too long for the model that rewrote them, and that model's owner: it saw the texts.",
     *_ALL_TEXTS,
 ]
-"""Limits of a metric ledger of whole texts."""

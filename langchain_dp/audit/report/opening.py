@@ -1,8 +1,4 @@
-"""Opens a ledger for reading: nothing is created, written, or rolled back, and no budget is needed.
-
-The ledger classes write when they open a file, to verify that a charge would be durable. A reader must not, so it opens
-the stores over connections that cannot write, with all of their checks.
-"""
+"""Open a ledger read-only, with all checks of its store."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ _ROLLBACK = b"\x01\x01"  # bytes 18 and 19 of a file whose commits go into the f
 
 
 class _Reading(SQLite):
-    """A ledger file that is never made and never written."""
+    """A ledger file that is never written."""
 
     reading = True
 
@@ -45,7 +41,6 @@ class _Reading(SQLite):
 
 
 def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
-    """Open an existing ledger, of either kind, for reading only."""
     if is_url(path):
         return _open_schema(str(path))
     real = file_at(path)
@@ -71,7 +66,6 @@ def _open_schema(url: str) -> PrivacyLedger | MetricLedger:
 
 
 def name_of(path: str | os.PathLike[str]) -> str:
-    """Return the name in a report: of the file, or of the schema."""
     if is_url(path):
         from langchain_dp.accounting.store.postgres import Place
 
@@ -80,19 +74,16 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 
 def made(ledger: PrivacyLedger | MetricLedger) -> str:
-    """Return when the ledger was made, ISO 8601 in UTC."""
     with ledger._store.read() as connection:
         return str(connection.execute("SELECT time FROM ledger").fetchone()[0])
 
 
 def plan_times(ledger: PrivacyLedger) -> list[str]:
-    """Return when each plan was reserved, in order."""
     with ledger._store.read() as connection:
         return [str(row[0]) for row in connection.execute("SELECT time FROM plans ORDER BY plan")]
 
 
 def accounts(ledger: MetricLedger) -> dict[str, list[int]]:
-    """Return the sums of documents and of users, largest first, in billionths. Names nobody."""
     with ledger._store.read() as connection:
         rows = connection.execute("SELECT whose, spent FROM accounts ORDER BY spent DESC").fetchall()
     return {whose: [spent for kind, spent in rows if kind == whose] for whose in ("document", "user")}
@@ -121,10 +112,9 @@ def _kind(path: str) -> LedgerKind:
 
 
 def _check_journal(path: str) -> None:
-    """Refuse a file with a write-ahead log: merely reading it would create files beside it.
+    """Refuse a write-ahead log, whose reading would create files.
 
-    A ledger that is open in this process has none, and its file must not be opened beside SQLite: closing it drops the
-    locks that the process holds on it. Nor may a ledger be opened meanwhile.
+    A ledger open in this process is skipped, because closing a second handle would drop this process's locks.
     """
     with forks.no_new_store() as stores:
         if any(getattr(store, "path", None) == path for store in stores):

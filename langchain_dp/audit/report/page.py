@@ -1,6 +1,4 @@
-"""The report as one HTML page: no script, no request, readable in light and dark, on a phone and on paper. Or as a live
-page, with a script that polls for changes. Everything that the template ``page.html.j2`` shows is escaped.
-"""
+"""The report as an HTML page. The template escapes everything."""
 
 from __future__ import annotations
 
@@ -21,28 +19,26 @@ _TITLE = "Privacy report: "
 
 
 def is_page(path: Path) -> bool:
-    """Return whether a file begins like a report of any ledger."""
     with path.open("rb") as file:
         return f"<title>{_TITLE}".encode() in file.read(1000)
 
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-    """The status line of a live page."""
+    """Status of a live page."""
 
     every: float
     trouble: str = ""
 
     @property
     def said(self) -> str:
-        """The status in words."""
         if self.trouble:
             return f"The ledger cannot be read now ({self.trouble}). Below is what was read last."
         return f"Live, looked at every {self.every:g} s"
 
 
 def page(report: Report, *, live: Live | None = None) -> str:
-    """Return the whole page. A live one loads ``/live.js``."""
+    """Return the whole page."""
     import jinja2  # a report alone does without
 
     writer = jinja2.Environment(
@@ -86,23 +82,19 @@ def _plot(report: Report) -> tuple[Plot | None, str]:
 
 
 def _least(share: float, places: int = 3) -> str:
-    """Format a share that is reached, rounded down, ignoring decimal error."""
     return f"{math.floor(share * 10**places + 1e-9) / 10**places:.{places}f}"
 
 
 def _most(share: float, places: int = 3) -> str:
-    """Format a share that is not exceeded, rounded up."""
     return f"{math.ceil(share * 10**places - 1e-9) / 10**places:.{places}f}"
 
 
 def _apart(attack: ReportedAttack) -> tuple[str, str]:
-    """Format the least success of an attack and the allowed most, with digits to show that the first is larger."""
     written = [(_least(attack.low, places), _most(attack.bound or 0.0, places)) for places in range(3, 10)]
     return next((pair for pair in written if float(pair[0]) > float(pair[1])), written[-1])
 
 
 def _one_line(value: Any) -> Any:
-    """Put a text on one line, with negative exponents unbroken. Markup of the template passes."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     line = "".join(letter if letter.isprintable() else " " for letter in value)

@@ -1,4 +1,4 @@
-"""Geometry of a picture of spending over time. The page's template draws it, in its own colors."""
+"""Geometry of the picture of spending over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _APART = 20  # of two names, so that they never overlap, not even on a phone
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Parts of a picture, placed in units of its own size."""
+    """Parts of a picture."""
 
     label: str  # the picture in words
     area: str  # path around the area below the curve
@@ -33,11 +33,6 @@ class Plot:
 def spent_over_time(
     curve: Sequence[tuple[str, float]], *, begins: str, lines: Sequence[tuple[str, float, str]], unit: str
 ) -> Plot:
-    """Return a step for every point, and level lines for the reserved and the allowed.
-
-    ``curve`` is (time, spent so far), in order, and starts at 0 at ``begins``. ``lines`` are (name, height, class of
-    the line). ``unit`` names the vertical axis.
-    """
     points = [(_seconds(begins), 0.0), *((_seconds(time), value) for time, value in curve)]
     start, end = points[0][0], max(points[-1][0], points[0][0])
     if end - start < 1e-3:  # one moment: still a picture

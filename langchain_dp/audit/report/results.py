@@ -1,7 +1,4 @@
-"""Results beside the promises of a report, which no ledger records: of attacks and of pseudonyms.
-
-Numbers and short names only: no text of a record.
-"""
+"""Results of attacks and pseudonyms, without text of a record."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _MOST = 64 * 2**20  # bytes: a result is a line, so a larger file is another one
 
 @dataclasses.dataclass(frozen=True)
 class ReportedAttack:
-    """The success rate of an attack, beside that of guessing."""
+    """The success rate of an attack."""
 
     name: str
     rate: float  # success rate, or area under the curve, in [0, 1]
@@ -41,12 +38,10 @@ class ReportedAttack:
 
     @property
     def better(self) -> bool:
-        """Return whether the attack did better than guessing, beyond its interval."""
         return self.low > self.baseline
 
     @property
     def bound(self) -> float | None:
-        """Largest rate that the attacked promise allows, from the settings. None if not stated."""
         bound = self.settings.get("bound")
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not 0 <= bound <= 1:
             return None
@@ -54,17 +49,14 @@ class ReportedAttack:
 
     @property
     def contradicts(self) -> bool:
-        """Return whether the attack did better than the promise allows, beyond its interval."""
         return self.bound is not None and self.low > self.bound
 
 
 def read_attacks(path: str | os.PathLike[str]) -> tuple[ReportedAttack, ...]:
-    """Read results from a JSON file: one object or a list of them. Errors name the position alone."""
     return reported_attacks(rows_of(path, "attacks"))
 
 
 def reported_attacks(results: Iterable[Any]) -> tuple[ReportedAttack, ...]:
-    """Convert results of attacks, or their ``to_dict()``, for a report. Errors name the position alone."""
     return tuple(
         one if isinstance(one, ReportedAttack) else _result(one.to_dict() if hasattr(one, "to_dict") else one, place)
         for place, one in enumerate(results)
@@ -72,7 +64,6 @@ def reported_attacks(results: Iterable[Any]) -> tuple[ReportedAttack, ...]:
 
 
 def rows_of(path: str | os.PathLike[str], what: str) -> list[Any]:
-    """Return the rows of a JSON file: those of a list, or the one object."""
     if os.path.getsize(path) > _MOST:
         raise InvalidParameter(f"Expected the file of {what} to have at most {_MOST} bytes: results are short.")
     try:
@@ -132,17 +123,17 @@ _SYSTEM = "; system messages passed in clear"
 
 @dataclasses.dataclass(frozen=True)
 class ReportedPseudonyms:
-    """Hidden entities of all conversations with the same recognizers and the same rule for all other words.
+    """Hidden entities of all conversations with equal settings.
 
     Args:
         conversations: Number of conversations.
-        counts: Different entities that became placeholders, by kind, summed over the conversations.
+        counts: Different entities that became placeholders, by kind.
         looked_for: Names of the recognizers.
-        not_looked_for: Usual kinds that no recognizer looks for.
-        unknown: Whether a recognizer does not declare its kinds.
+        not_looked_for: Usual kinds without a recognizer.
+        unknown: True if a recognizer does not declare its kinds.
         rest: Treatment of all other words.
-        left_in_addresses: Placeholders that were not restored, because they stood in web addresses.
-        private: False. Pseudonyms are no formal privacy and have no epsilon.
+        left_in_addresses: Placeholders that stayed in web addresses.
+        private: False, because pseudonyms have no epsilon.
 
     Examples:
         >>> [(one.conversations, one.counts) for one in report("privacy.ledger", pseudonyms=told).pseudonyms]
@@ -160,19 +151,18 @@ class ReportedPseudonyms:
 
     @property
     def missed(self) -> str:
-        """The usual kinds that no recognizer looked for, in words."""
+        """The kinds without a recognizer, in words."""
         if self.unknown:
             return "not known: a recognizer does not say what it looks for"
         return ", ".join(self.not_looked_for) or "none of the usual kinds"
 
     @property
     def hidden(self) -> str:
-        """The hidden entities, in words."""
+        """Hidden entities, in words."""
         return ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items())) or "nothing"
 
 
 def reported_pseudonyms(reports: PseudonymReport | Iterable[PseudonymReport]) -> tuple[ReportedPseudonyms, ...]:
-    """Convert one report, or those of many conversations, and sum those of equal settings."""
     each = list(reports) if isinstance(reports, Iterable) else [reports]
     for place, one in enumerate(each):
         if not hasattr(one, "looked_for"):
@@ -184,7 +174,6 @@ def reported_pseudonyms(reports: PseudonymReport | Iterable[PseudonymReport]) ->
 
 
 def read_pseudonyms(path: str | os.PathLike[str]) -> tuple[ReportedPseudonyms, ...]:
-    """Read reports from a JSON file: one ``PseudonymReport.to_dict()`` or a list. Errors name the position alone."""
     return _together(rows_of(path, "pseudonyms"))
 
 
@@ -206,7 +195,6 @@ def _together(rows: Iterable[Any]) -> tuple[ReportedPseudonyms, ...]:
 
 
 def _checked(row: Any, where: str) -> tuple[dict[str, int], tuple[str, tuple[str, ...], bool, str]]:
-    """Return the hidden counts and their settings. Every text in them as a label."""
     if not isinstance(row, dict) or set(row) != _REPORT_FIELDS:
         raise InvalidParameter(
             f"Expected {where} to be an object with {', '.join(sorted(_REPORT_FIELDS))}, and nothing else."

@@ -1,8 +1,4 @@
-"""Monitoring of ledgers in use: public figures for Prometheus, OpenTelemetry and a live local page.
-
-It reads only. A figure is a budget, a count, or a ledger's health, never a row, a question, an answer, a user or a
-path. A ledger is shown under a given name.
-"""
+"""Monitoring of ledgers by public figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a ledger as a live page: a small ASGI app, for browsers on this machine."""
+"""The app of the live report."""
 
 from __future__ import annotations
 
@@ -40,20 +40,18 @@ _HEADERS = {
 def live_app(
     ledger: Watchable | Watched, *, name: str = "ledger", hosts: Collection[str] | None = LOOPBACK, every: float = 3.0
 ) -> ASGIApp:
-    """Return an ASGI app that shows the report of one ledger and keeps it up to date. It never writes.
+    """Return an ASGI app that shows the live report of one ledger and never writes.
 
-    ``/`` is the page, which polls for changes. ``/healthz`` is 200 or 503. ``/metrics`` is for Prometheus, with the
-    extra ``prometheus``. It answers only GET and HEAD, and only requests for a known host, so that no other page in the
-    same browser can read it under a foreign name. There is no login: serve it on loopback.
+    It serves ``/``, ``/healthz`` (200 or 503) and ``/metrics`` (extra ``prometheus``), by GET and HEAD for known hosts
+    only. It has no login, so serve it on loopback.
 
     Args:
-        ledger: The ledger, or its path or URL, opened so that it cannot be charged.
+        ledger: The ledger, or its path or URL, which is only read.
         name: Label of the ledger in ``/metrics``.
-        hosts: Host names and addresses, without port, that browsers may use. None: every IP address, no name.
+        hosts: Allowed host names. None: any IP address.
         every: Seconds between two polls, at least 0.5.
 
     Raises:
-        InvalidParameter: A value is out of bounds.
         MissingExtra: Starlette is not installed.
 
     Examples:
@@ -73,7 +71,7 @@ def live_app(
 
 
 class _Pages:
-    """The page, rebuilt when the ledger has changed. The last page stays if the ledger cannot be read."""
+    """The page, or the last one while reading fails."""
 
     def __init__(self, watched: Watched, every: float) -> None:
         self._watched, self._every = watched, every
@@ -84,7 +82,6 @@ class _Pages:
         self._page: tuple[str, str] = "", ""
 
     def answer(self, request: Request) -> Response:
-        """Return the page, or that it has not changed. Runs in a thread: compositions take time."""
         with self._lock:
             found, trouble = self._watched.look()
             found_page = found and dataclasses.replace(found, refusals=None)  # the page shows no refusals
@@ -137,13 +134,12 @@ def _metrics(name: str, watched: Watched) -> Any:
 
 
 class _ReadingOnly:
-    """A guard that refuses requests for a foreign host, and every method that could change something."""
+    """Refuses foreign hosts and every method that could change something."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
         self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -171,7 +167,6 @@ class _ReadingOnly:
 
 
 def is_address(host: str) -> bool:
-    """Return whether ``host`` is an IP address, which no foreign name can stand for."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

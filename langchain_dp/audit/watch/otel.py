@@ -1,4 +1,4 @@
-"""Gauges of ledgers for OpenTelemetry, read when its reader collects."""
+"""OpenTelemetry gauges of ledgers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,17 @@ with needs("otel", "opentelemetry-api", why=" for gauges of a ledger"):
 
 
 def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: MeterProvider | None = None) -> None:
-    """Register the gauges of ledgers, which OpenTelemetry reads as often as its reader collects.
+    """Register the gauges ``langchain_dp.ledger.*``, read when OpenTelemetry collects.
 
-    Names begin with ``langchain_dp.ledger.``. Attributes are ``ledger`` (the given name), ``mechanism`` (its kind) and
-    ``account`` ("user" or "document": the fullest one). A ledger that cannot be read has ``healthy`` 0 and nothing
-    else. OpenTelemetry cannot unregister them: call it once, with all ledgers. A closed ledger is unhealthy from then
-    on.
+    Attributes are ``ledger`` (the given name), ``mechanism`` and ``account`` (the fullest "user" or "document"). A
+    ledger that is closed or cannot be read has ``healthy`` 0 and nothing else. Call it once: gauges cannot be
+    unregistered.
 
     Args:
-        ledgers: Ledgers by name: an open ledger, or the path or URL of one, which is only read, from any process, and
-            knows no refusals.
-        meter_provider: Provider of the meter. The global one by default.
+        ledgers: Open ledgers, paths or URLs by short name. Paths and URLs are only read, without refusals.
+        meter_provider: Provider of the meter.
 
     Raises:
-        InvalidParameter: ``ledgers`` is empty, or no mapping, or a name is not 1 to 200 printable characters.
         MissingExtra: opentelemetry-api is not installed.
 
     Examples:
@@ -44,10 +41,7 @@ def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: M
 
 
 class _Readings:
-    """One reading of the ledgers for all gauges of a collection.
-
-    OpenTelemetry calls gauge by gauge and names no rounds. A gauge's second call begins a new round.
-    """
+    """One reading per collection. A gauge's second call begins the next."""
 
     def __init__(self, watched: Mapping[str, Watched]) -> None:
         self._watched = watched
@@ -65,13 +59,10 @@ class _Readings:
             return self._looked
 
     def healthy(self, _: CallbackOptions) -> Iterable[Observation]:
-        """Yield whether each ledger can be read."""
         for name, found in self._for(HEALTHY[0]).items():
             yield Observation(int(found is not None), {"ledger": name})
 
     def of(self, measure: Measure) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        """Return the callback of one measure."""
-
         def observed(_: CallbackOptions) -> Iterable[Observation]:
             for name, found in self._for(measure.name).items():
                 for labels, value in () if found is None else measure.of(found):

@@ -1,4 +1,4 @@
-"""Gauges of ledgers for Prometheus, read when they are scraped."""
+"""Prometheus gauges of ledgers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ _PREFIX = PREFIX.replace(".", "_")
 
 
 class LedgerCollector(Collector):
-    """Gauges of ledgers, read at every scrape: ``REGISTRY.register(LedgerCollector({"mailbox": ledger}))``.
+    """Gauges ``langchain_dp_ledger_*`` of ledgers, read at every scrape.
 
-    Names begin with ``langchain_dp_ledger_``. Labels are ``ledger`` (the given name), ``mechanism`` (its kind) and
-    ``account`` ("user" or "document": the fullest one). A ledger that cannot be read has ``healthy`` 0 and nothing
-    else. Give all ledgers of a registry to one collector.
+    Labels are ``ledger`` (the given name), ``mechanism`` and ``account`` (the fullest "user" or "document"). A ledger
+    that cannot be read has ``healthy`` 0 and nothing else. Use one collector per registry.
 
     Args:
-        ledgers: Ledgers by name: an open ledger, or the path or URL of one, which is only read, from any process, and
-            knows no refusals.
+        ledgers: Open ledgers, paths or URLs by short name. Paths and URLs are only read, without refusals.
 
     Raises:
-        InvalidParameter: ``ledgers`` is empty, or no mapping, or a name is not 1 to 200 printable characters.
         MissingExtra: prometheus-client is not installed.
 
     Examples:
@@ -41,12 +38,12 @@ class LedgerCollector(Collector):
         self._watched = named(ledgers)
 
     def describe(self) -> Iterable[Metric]:
-        """Yield the families without values: registration reads nothing."""
+        """Yield families without values."""
         yield self._healthy()
         yield from map(self._family, MEASURES)
 
     def collect(self) -> Iterable[Metric]:
-        """Read every ledger once, and yield all families."""
+        """Read every ledger once."""
         looked = {name: watched.look() for name, watched in self._watched.items()}
         healthy = self._healthy()
         for name, (found, _) in looked.items():

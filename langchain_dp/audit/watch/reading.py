@@ -1,4 +1,4 @@
-"""Public figures of a ledger: one function reads them, and all monitors show its result."""
+"""Public figures of ledgers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ Ledger: TypeAlias = PrivacyLedger | MetricLedger
 Watchable: TypeAlias = Ledger | str | os.PathLike[str]
 
 PATIENCE = 5.0
-"""Seconds that a reading waits for writers, at most: then the ledger counts as unhealthy."""
 
 _SIDES = {"epsilon": ("epsilon", "delta"), "eta": ("user", "document")}
 
@@ -38,18 +37,16 @@ class LedgerStats(MadeOfFields):
     """The public figures of a ledger at one moment.
 
     Args:
-        unit: "epsilon", with pairs (epsilon, delta), or "eta", with pairs (of a user, of a document), where spent is
-            that of the fullest account.
-        budget: The most that may be spent. Infinity without a limit.
-        reserved: The most that all plans may cost. Of a ledger in eta as ``spent``.
-        spent: Cost of the releases so far. Prepaid releases count as spent.
-        left: Unreserved budget. Of a ledger in eta the rest of the fullest account.
+        unit: "epsilon", with pairs (epsilon, delta), or "eta", with pairs (user, document) of the fullest accounts.
+        budget: The most that may be spent.
+        reserved: The most that all plans may cost. In eta, as ``spent``.
+        spent: Cost so far, with prepaid releases.
+        left: Unreserved budget, or the rest of the fullest account.
         plans: Plans reserved.
-        plans_open: Plans that have releases left.
-        used: Releases so far, by the kind of their mechanism.
-        unused: Releases that are reserved and not made, by the same kinds.
-        refusals: Charges and plans refused in this process by this ledger object. None for a ledger that is only read,
-            since refusals are not stored.
+        plans_open: Plans with releases left.
+        used: Releases so far, by mechanism.
+        unused: Reserved releases not made, by mechanism.
+        refusals: Refusals by this object in this process. None for a ledger that is only read.
 
     Examples:
         >>> ledger = PrivacyLedger(PrivacyBudget(3.0))
@@ -73,7 +70,7 @@ class LedgerStats(MadeOfFields):
 
     @property
     def sides(self) -> tuple[str, str]:
-        """Names of the two numbers of each pair."""
+        """Names of the two numbers in each pair."""
         return _SIDES[self.unit]
 
     @property
@@ -83,15 +80,9 @@ class LedgerStats(MadeOfFields):
 
 
 def figures(ledger: PrivacyLedger | MetricLedger) -> LedgerStats:
-    """Read the public figures of an open ledger, in one short transaction that writes nothing.
+    """Read the public figures of an open ``ledger``, in one short transaction that writes nothing.
 
-    Exact costs are composed again where counts have changed: some tens of milliseconds per plan.
-
-    Args:
-        ledger: The ledger, of either kind.
-
-    Raises:
-        LedgerError: The ledger cannot be trusted, or not be read within 5 seconds.
+    A ledger that cannot be trusted, or read within 5 seconds, raises LedgerError.
 
     Examples:
         >>> figures(PrivacyLedger(PrivacyBudget(3.0))).left
@@ -139,11 +130,7 @@ def _of_texts(ledger: MetricLedger) -> LedgerStats:
 
 
 class Watched:
-    """A monitored ledger: an open one, or one at a path or URL, opened so that it cannot be charged.
-
-    Once open it stays the same ledger. A replaced or lost ledger stays unhealthy until the monitor restarts, because an
-    older copy in its place forgets charges.
-    """
+    """A monitored ledger. A replaced one stays unhealthy, because an older copy forgets charges."""
 
     def __init__(self, ledger: Watchable) -> None:
         self._place = None if isinstance(ledger, (PrivacyLedger, MetricLedger)) else ledger
@@ -152,7 +139,6 @@ class Watched:
         forks.renew_lock(self)
 
     def open(self) -> Ledger:
-        """Return the ledger, opened at the first use."""
         with self._lock:
             if self._ledger is None:
                 assert self._place is not None  # one of the two is there
@@ -161,24 +147,21 @@ class Watched:
             return self._ledger
 
     def figures(self) -> LedgerStats:
-        """Return its public figures."""
         with _readable():
             return figures(self.open())
 
     def report(self) -> Report:
-        """Return the contents of its report page."""
         with _readable():
             return report_on(self.open())
 
     def look(self) -> tuple[LedgerStats | None, str]:
-        """Return its figures, or None, and the type of the error: its message may hold a path and is not passed on."""
+        """Return figures, or None and the error's type. Its message may hold a path."""
         try:
             return self.figures(), ""
         except (LangChainDPError, OSError) as error:
             return None, type(error).__name__
 
     def close(self) -> None:
-        """Close a ledger that was opened here. A given ledger stays open."""
         with self._lock:
             if self._place is not None and self._ledger is not None:
                 self._ledger.close()
@@ -187,7 +170,6 @@ class Watched:
 
 @contextlib.contextmanager
 def _readable() -> Iterator[None]:
-    """Report every failure of a damaged ledger as damage, so that no monitor misses it."""
     try:
         yield
     except LangChainDPError:
@@ -203,7 +185,6 @@ def _readable() -> Iterator[None]:
 
 
 def named(ledgers: Mapping[str, Watchable | Watched]) -> dict[str, Watched]:
-    """Return ledgers by their names, which must be short labels."""
     if not isinstance(ledgers, Mapping) or not ledgers:
         raise InvalidParameter(
             f"Expected ledgers ({type(ledgers).__name__}) to be ledgers by the names under which to show them, such as "
@@ -221,7 +202,7 @@ HEALTHY = "healthy", "1 if the ledger can be read and trusted, else 0; the other
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """One gauge or counter of the figures."""
+    """One gauge or counter."""
 
     name: str  # without the prefix
     what: str  # a sentence
@@ -230,7 +211,6 @@ class Measure:
     counts: bool = False  # whether it only grows
 
     def of(self, found: LedgerStats) -> Values:
-        """Return the finite values."""
         return ((labels, value) for labels, value in self.values(found) if math.isfinite(value))
 
 
@@ -283,4 +263,3 @@ MEASURES = (
     Measure("releases.left", "Releases reserved and not made.", ("mechanism",), _by_mechanism("unused")),
     Measure("refusals", "Charges and plans refused by this process; not in the ledger.", (), _refusals, counts=True),
 )
-"""Measures for Prometheus and OpenTelemetry, beside ``HEALTHY``."""
