@@ -1,7 +1,4 @@
-"""The Runnable interface of a sanitizer. Callbacks and tracers never see its raw input.
-
-LangChain's helpers log the input of a run, so they get ``WITHHELD`` and the work is done beside them.
-"""
+"""The Runnable interface of a sanitizer, which withholds its raw input from callbacks and tracers."""
 
 # LangChain names the parameter ``input``:
 # ruff: noqa: A001, A002
@@ -70,7 +67,7 @@ class Core:
 def all_or_each(
     release: Callable[..., Sequence[Any]], values: Sequence[Any], users: Sequence[Name], *, tolerant: bool = True
 ) -> list[Any]:
-    """Release all values under one charge. If that fails and ``tolerant``, each alone, with its error as result."""
+    """Release all values under one charge. If that fails and ``tolerant``, each alone."""
     try:
         return list(release(values, users))
     except LangChainDPError as error:
@@ -87,26 +84,26 @@ def all_or_each(
 
 
 class ChargesUsers(HeldInputs, Runnable[Any, Any]):
-    """A Runnable whose config names the user. Its ``batch`` is one charge. Async calls work in a thread."""
+    """A Runnable whose config names the user to charge."""
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """Fields that a config may set: the user whose account is charged."""
+        """The config field of the user to charge."""
         return [USER_SPEC]
 
     async def ainvoke(self, input: Any, *args: Any, **kwargs: Any) -> Any:
-        """Async twin of ``invoke``. Works in a thread."""
+        """Async twin of :meth:`invoke`."""
         input = PrivateArgs.of(input)
         return await super().ainvoke(input, *args, **kwargs)
 
     async def abatch(self, inputs: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Async twin of ``batch``. Works in a thread."""
+        """Async twin of :meth:`batch`."""
         inputs = PrivateArgs.of(inputs)
         return await asyncio.to_thread(self.batch, inputs, *args, **kwargs)
 
 
 class SanitizerShell(ChargesUsers):
-    """Every call style of a Runnable over one core."""
+    """Every call style of a Runnable."""
 
     _core: Core
 
@@ -116,11 +113,9 @@ class SanitizerShell(ChargesUsers):
 
         Args:
             input: Value to sanitize.
-            config: LangChain config. ``{"configurable": {"user_id": "u-17"}}`` names the user anywhere in a chain,
-                except for documents, which do not belong to the caller.
+            config: LangChain config. ``{"configurable": {"user_id": "u-17"}}`` names the user, except for documents.
             user: User whose account is charged. Overrides ``user_key`` and the config.
-            document: Key of the document's account. By default the content is the key, and each message or document of
-                a list has an account of its own.
+            document: Key of the document's account. By default its content.
             **kwargs: None are accepted.
 
         Raises:
@@ -140,10 +135,9 @@ class SanitizerShell(ChargesUsers):
         self, inputs: Sequence[S], config: Configs = None, *, return_exceptions: bool = False, user: Name = None,
         document: Name = None, **kwargs: Any,
     ) -> list[S]:  # fmt: skip
-        """Sanitize many inputs under one charge: all or none. Each input is a document.
+        """Sanitize many inputs under one charge: all or none. Equal inputs get separate releases.
 
-        Equal inputs get separate releases, which add up under a limit per document. With ``return_exceptions`` a
-        refused input does not stop the others.
+        With ``return_exceptions`` a refused input does not stop the others.
         """
         reject_extra_kwargs(kwargs, remedy=_KNOWN)
         private = PrivateArgs(list(*PrivateArgs.of(inputs).values))
@@ -178,14 +172,13 @@ class SanitizerShell(ChargesUsers):
 
 
 def _charged_user(private: PrivateArgs, user: Name, config: Config) -> Name:
-    """The user to charge. A document does not belong to the caller: its metadata name the user."""
+    """Return the user to charge. Documents name theirs in their metadata."""
     # No local of this frame holds the values when an error is raised.
     lists = (value if isinstance(value, (list, tuple)) else (value,) for value in private.values)
     return user if any(isinstance(one, Document) for values in lists for one in values) else named_user(user, config)
 
 
 def named_user(user: Name, config: Config) -> Name:
-    """The user to charge: from the call, otherwise from the config."""
     configured = ensure_config(config).get("configurable", {}).get(USER)
     if configured is not None and not isinstance(configured, str):
         raise InvalidParameter(
@@ -196,7 +189,7 @@ def named_user(user: Name, config: Config) -> Name:
 
 
 def _warn_changed_ids(private: PrivateArgs, released: Any) -> None:
-    """Warn that message ids changed: a graph replaces messages by id, so it would keep the raw ones."""
+    """Warn of changed message ids: a graph would keep the raw messages."""
     raw = private.values[0]
     if not (isinstance(raw, list) and isinstance(released, list)):
         return

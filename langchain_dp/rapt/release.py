@@ -1,8 +1,8 @@
 """Releases under metric privacy: look up, charge, draw, store. No caller may change this order.
 
-A text that was released before is returned again at no cost. That choice must reveal nothing. So equal documents of one
-call get separate releases, and so do texts of different users. An observer of two calls still sees which of their texts
-are equal. Under a limit per document, user and texts alone identify an unnamed document, or repetition would evade it.
+A text that was released before is returned again, free. To hide that choice, equal documents of one call get separate
+releases, and so do texts of different users. An observer of two calls still sees which texts are equal. Under a limit
+per document, user and texts alone identify an unnamed document, or repetition would evade it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNTED = (
     "A document without a name is known by its texts and its user: under a limit, all equal ones are one document. So "
     "what it spent, and a refusal, show that a text came twice.",
 )
-"""Without a limit for each document, and with one."""
+"""Without a limit per document, and with one."""
 UNNAMED = "No limit of a user holds for texts that are released without one."
 
 Texts = tuple[str, ...]
@@ -47,9 +47,9 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Unit:
-    """Texts released under one charge: a text, a message, or a document with its metadata.
+    """Texts released under one charge. Without ``document`` the content is its key.
 
-    Without ``document`` the content is its key. ``place`` is its number among equals. None: counted in the call.
+    ``place`` is its number among equals. None: counted in the call.
     """
 
     texts: Texts
@@ -62,21 +62,19 @@ class Unit:
 
 
 class Engine(Protocol):
-    """Draws words. If it ``pads``, every text gets one fixed length, even an empty one."""
+    """Draws words. If it ``pads``, every text gets one length, even an empty one."""
 
     event: MetricEvent
     pads: bool
 
     @property
-    def table(self) -> str:
-        """Name of the metric: the table of word vectors."""
+    def table(self) -> str: ...
 
     @property
-    def settings(self) -> str:
-        """Every public value that the distribution of a release depends on."""
+    def settings(self) -> str: ...
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Do all work that can fail on a text. Return a function that draws a release of each, in order, once."""
+        """Do all work that can fail. Return a function that draws the releases, once."""
 
 
 class Drawer(Engine, Protocol):
@@ -86,11 +84,9 @@ class Drawer(Engine, Protocol):
     private: bool
 
     @property
-    def mechanism(self) -> str:
-        """Name of the mechanism."""
+    def mechanism(self) -> str: ...
 
-    def notes(self) -> tuple[str, ...]:
-        """Facts for certificates: everything that passes in clear."""
+    def notes(self) -> tuple[str, ...]: ...
 
 
 class Releases:
@@ -106,7 +102,7 @@ class Releases:
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
         """Release every unit: all new ones are charged together, or none. Blank texts become empty.
 
-        ``seen`` counts the units of earlier rounds of the same call, so that equal units get separate releases.
+        ``seen`` counts the units of earlier rounds of the same call.
         """
         names, owners = self._named(units, Counter() if seen is None else seen)
         wanted = [i for i, unit in enumerate(units) if self.engine.pads or any(text.strip() for text in unit.texts)]
@@ -134,7 +130,7 @@ class Releases:
         return [answers[keys[i]] if i in keys else ("",) * len(unit.texts) for i, unit in enumerate(units)]
 
     def _named(self, units: Iterable[Unit], seen: Counter[str]) -> tuple[list[str], list[Owner]]:
-        """Name each unit by user, document, texts and number among equals, and find the accounts to charge."""
+        """Name each unit by user, document, texts and number among equals, and find its account."""
         limited = self.ledger.document_limit is not None  # then all equal units are one document
         names, owners = [], []
         for unit in units:
@@ -174,20 +170,18 @@ class FormalReleases(Releases):
 
     @property
     def words(self) -> TextPrivatizer:
-        """The engine, if it draws words."""
         if not isinstance(self.engine, TextPrivatizer):
             raise InvalidParameter(f"Expected a sanitizer that draws words: a {self.engine.mechanism!r} has no table.")
         return self.engine
 
     def calibration(self) -> Calibration:
-        """Measure eta on this table, once."""
         with self._lock:
             if not isinstance(self._calibration, Calibration):
                 self._calibration = self._calibration()
             return self._calibration
 
     def unreachable_limit(self, *, user: bool) -> float | None:
-        """The limit that unnamed documents never reach, since they are charged only once, or None."""
+        """Return a limit that unnamed documents, charged once each, never reach."""
         limit = self.ledger.document_limit
         if limit is not None and (limit < self.engine.eta or not self._reuse):
             return None
@@ -215,21 +209,17 @@ class FormalReleases(Releases):
             )
 
     def stamp(self) -> dict[str, Any]:
-        """Facts written into a sanitized message."""
         return {name: getattr(self.engine, name) for name in ("private", "mechanism", "eta", "table")}
 
     def mark(self, texts: Texts) -> str:
-        """Mark public texts under the ledger's key."""
         return self.ledger.digest("reply", json.dumps(texts)).hex()
 
     def notes(self) -> tuple[str, ...]:
-        """Facts for certificates: everything that passes in clear for every input."""
         reused = (REUSED,) if self._reuse else ()
         unnamed = () if self.ledger.limit is None else (UNNAMED,)
         return (*self.engine.notes(), *reused, COUNTED[self.ledger.document_limit is not None], *unnamed)
 
     def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
-        """The promise, with the loss spent so far."""
         calibration = None
         with contextlib.suppress(InvalidParameter):  # the table lacks the words of the texts
             calibration = self.calibration()
@@ -247,7 +237,7 @@ class FormalReleases(Releases):
 
 
 class _Flights(forks.ForkSafe):
-    """Releases under way in this process, so that concurrent calls share the release of one text."""
+    """Releases under way in this process: concurrent calls share the release of one text."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -266,7 +256,6 @@ class _Flights(forks.ForkSafe):
         return mine, others
 
     def settle(self, keys: Sequence[bytes]) -> None:
-        """Release these keys and wake the waiting calls."""
         with self._lock:
             ended = [self._under_way.pop(key) for key in keys]
         for flight in ended:

@@ -31,12 +31,11 @@ IN_RETRIEVER = "in the inner retriever"
 class SanitizingRetriever(HeldInputs, BaseRetriever):
     """Wraps a retriever and sanitizes the query that leaves, the documents that come back, or both.
 
-    Use ``query=True`` for a search engine outside the trust boundary: engine, callbacks and tracers see the sanitized
-    query only. Use ``documents=True`` for a private index whose documents go to a model outside: the inner retriever
-    runs without callbacks, tracing and logs, and only sanitized documents are shown.
+    With ``query=True``, for a search engine outside, engine, callbacks and tracers see the sanitized query only. With
+    ``documents=True``, for a private index, the inner retriever runs without callbacks, tracing and logs.
 
-    A query is a document of the user who asks. Returned documents are charged as by
-    :meth:`RAPTSanitizer.transform_documents`. A limit per user holds for queries that come with ``user=``.
+    A query is a document of the user who asks. Documents are charged as by :meth:`RAPTSanitizer.transform_documents`. A
+    limit per user holds for queries that come with ``user=``.
 
     Args:
         retriever: Inner retriever, or any Runnable from a str to documents.
@@ -52,8 +51,8 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
 
     Formal guarantee:
         That of the sanitizer: one release per query and per document. Which documents come back, in which order and how
-        many, is NOT covered: an index compares their contents, and many queries can reveal their words. For untrusted
-        users, sanitize first and index the result (:meth:`RAPTSanitizer.transform_documents`).
+        many, is NOT covered: many queries can reveal their words. For untrusted users, sanitize first and index the
+        result.
 
     Examples:
         >>> SanitizingRetriever(retriever=retriever, sanitizer=sanitizer).invoke(question)  # the query leaves sanitized
@@ -103,13 +102,12 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
         Args:
             input: Query.
             config: LangChain config, which may name the user.
-            user: User whose account is charged for the query. Documents are charged to the user in their metadata
-                (``user_key``), and each to an account of its own.
+            user: User whose account is charged for the query.
             **kwargs: ``k`` for this call. Others go to the inner retriever.
 
         Raises:
             InvalidParameter: The query is no str, or there is a user and no query to charge.
-            BudgetExceeded: An account has too little left for the query, or for the documents.
+            BudgetExceeded: An account has too little left.
         """
         query = run_redacted(self._outgoing_query, PrivateArgs(*PrivateArgs.of(input).values, user, config))
         retrieve: Callable[..., list[Document]] = super().invoke
