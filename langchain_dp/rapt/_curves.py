@@ -1,8 +1,7 @@
-"""The probability that a word stays unchanged, as a function of eta, from one pass over the table.
+"""The probability that a word stays unchanged, as a function of eta.
 
 Noise: along a direction v the nearest word of x + l v is x while l < l* = min_w |w - x|^2 / (2 v.(w - x))_+. The length
-of the noise is Gamma(d, 1/eta), so P(unchanged | eta) = E_v[P(d, eta l*)], P the lower regularized gamma function.
-Exponential: 1 / sum_w exp(-(eta/2) |x - w|), from a histogram with an error below 1 in 10,000.
+l is Gamma(d, 1/eta), so P(unchanged | eta) = E_v[P(d, eta l*)], P the lower regularized gamma function.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _BINS = 4096
 
 
 class LaplaceCurve:
-    """The curve of the noise mechanism. Its error is the spread over directions."""
+    """The curve of the noise mechanism."""
 
     def __init__(self, table: NearestVector, ids: Ids, rng: np.random.Generator, threads: int | None = None) -> None:
         self._dimension = table.vectors.shape[1]
@@ -105,7 +104,7 @@ def _squared(
 
 
 class ExponentialCurve:
-    """The curve of the exponential mechanism, exact up to the width of the bins."""
+    """The exponential mechanism's, 1 / sum_w exp(-(eta/2) |x - w|), exact up to the bins."""
 
     def __init__(
         self, table: NearestVector, ids: Ids, threads: int | None = None, *, others: Ids | None = None
@@ -124,7 +123,6 @@ class ExponentialCurve:
         return np.asarray(np.exp(-self._log_norms(eta))[self._which])
 
     def log_norm(self, ids: Ids, eta: float) -> Floats:
-        """Return log sum_w exp(-(eta/2) |x - w|) for measured words x."""
         return np.asarray(self._log_norms(eta)[np.searchsorted(self._ids, ids)])
 
     def _log_norms(self, eta: float) -> Floats:
@@ -135,7 +133,6 @@ class ExponentialCurve:
 
 
 def _histogram(table: NearestVector, ids: Ids, width: float) -> tuple[Floats, Floats, Floats]:
-    """Return counts and means of distances per bin, and the smallest distance."""
     points = table.vectors[ids].astype(np.float64)
     shape = (len(ids), _BINS + 1)  # the last bin takes what does not count
     lines = np.arange(shape[0])[:, None] * shape[1]

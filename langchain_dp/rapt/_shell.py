@@ -1,4 +1,4 @@
-"""The Runnable interface of a sanitizer, which withholds its raw input from callbacks and tracers."""
+"""The Runnable interface of a sanitizer, which withholds its raw input from tracers."""
 
 # LangChain names the parameter ``input``:
 # ruff: noqa: A001, A002
@@ -37,7 +37,7 @@ _KNOWN = "Known are user= and document=."
 
 
 class Core:
-    """Releases inputs of every kind under one set of rules."""
+    """Releases inputs of every kind."""
 
     def __init__(
         self, releases: FormalReleases | PlaceholderReleases, messages: MessageRules, documents: DocumentRules
@@ -84,11 +84,10 @@ def all_or_each(
 
 
 class ChargesUsers(HeldInputs, Runnable[Any, Any]):
-    """A Runnable whose config names the user to charge."""
+    """Names the user to charge by config."""
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """The config field of the user to charge."""
         return [USER_SPEC]
 
     async def ainvoke(self, input: Any, *args: Any, **kwargs: Any) -> Any:
@@ -114,14 +113,14 @@ class SanitizerShell(ChargesUsers):
         Args:
             input: Value to sanitize.
             config: LangChain config. ``{"configurable": {"user_id": "u-17"}}`` names the user, except for documents.
-            user: User whose account is charged. Overrides ``user_key`` and the config.
-            document: Key of the document's account. By default its content.
+            user: User whose account is charged.
+            document: Key of the document's account. None: its content.
             **kwargs: None are accepted.
 
         Raises:
             InvalidParameter: The input cannot be sanitized. Nothing was charged.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+            BudgetExceeded: An account has too little left. Nothing was charged.
+            LedgerError: The ledger cannot be trusted or written.
         """
         reject_extra_kwargs(kwargs, remedy=_KNOWN)
         private = PrivateArgs.of(input)
@@ -135,10 +134,7 @@ class SanitizerShell(ChargesUsers):
         self, inputs: Sequence[S], config: Configs = None, *, return_exceptions: bool = False, user: Name = None,
         document: Name = None, **kwargs: Any,
     ) -> list[S]:  # fmt: skip
-        """Sanitize many inputs under one charge: all or none. Equal inputs get separate releases.
-
-        With ``return_exceptions`` a refused input does not stop the others.
-        """
+        """Sanitize many inputs under one charge, all or none. Equal inputs get separate releases."""
         reject_extra_kwargs(kwargs, remedy=_KNOWN)
         private = PrivateArgs(list(*PrivateArgs.of(inputs).values))
         configs = get_config_list(config, len(*private.values))
@@ -164,7 +160,7 @@ class SanitizerShell(ChargesUsers):
         return self
 
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: a model that calls a tool has already read the argument."""
+        """Refuse: an agent has already read a tool's argument."""
         raise InvalidParameter(
             "A sanitizer cannot be a tool: an agent that calls one has already read the text. Put it before the model, "
             "as sanitizer | model, or as RAPTMiddleware of an agent."
@@ -172,7 +168,6 @@ class SanitizerShell(ChargesUsers):
 
 
 def _charged_user(private: PrivateArgs, user: Name, config: Config) -> Name:
-    """Return the user to charge. Documents name theirs in their metadata."""
     # No local of this frame holds the values when an error is raised.
     lists = (value if isinstance(value, (list, tuple)) else (value,) for value in private.values)
     return user if any(isinstance(one, Document) for values in lists for one in values) else named_user(user, config)
@@ -189,7 +184,7 @@ def named_user(user: Name, config: Config) -> Name:
 
 
 def _warn_changed_ids(private: PrivateArgs, released: Any) -> None:
-    """Warn of changed message ids: a graph would keep the raw messages."""
+    """Warn of changed ids: a graph would keep the raw messages."""
     raw = private.values[0]
     if not (isinstance(raw, list) and isinstance(released, list)):
         return

@@ -1,4 +1,4 @@
-"""Reads tables of embeddings from installed packages, folders and files, without torch."""
+"""Reads tables of embeddings, without torch."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
     """Load a vocabulary by name, from files, or from an object with words and vectors.
 
     Args:
-        embeddings: "glove" (400,000 lower-case English words in 50 dimensions) or "minilm" (30,522 WordPiece tokens in
-            384). A folder with ``tokenizer.json`` and ``model.safetensors`` of a WordPiece model, or with one ``.npy``
-            matrix and its words (``.parquet`` or ``.txt``). A text file with a word and its numbers per line. An object
-            with ``words`` and ``vectors``, which may also cut texts (``EmbedsSubwords``).
+        embeddings: "glove" (400,000 English words in 50 dimensions) or "minilm" (30,522 WordPiece tokens in 384). A
+            folder with ``tokenizer.json`` and ``model.safetensors`` of a WordPiece model, or one ``.npy`` and its
+            words. A text file with a word and its numbers per line.
 
     Raises:
         InvalidParameter: The table is missing or malformed.
-        MissingExtra: The package of a named table, or of its tokenizer, is not installed.
+        MissingExtra: The package of a named table is not installed.
 
     Examples:
         >>> load("glove")
@@ -86,7 +85,6 @@ def model_folder(model: str | PathLike[str], argument: str, *, extra: str) -> Pa
 
 
 def installed_words(name: str, count: int) -> list[str]:
-    """Return the first words of a named table. "glove" is sorted by frequency."""
     return read_strings(next(iter(sorted(_installed(name, "embeddings").glob("*.parquet")))))[:count]
 
 

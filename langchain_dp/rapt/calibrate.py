@@ -1,4 +1,4 @@
-"""Measures eta on a table, and finds the eta that reaches a target, at no privacy cost: texts and table are public."""
+"""Measures eta on a table, and finds the eta that reaches a target, from public texts."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Calibration:
         mechanism: "laplace" or "exponential".
         eta: Privacy loss per unit of distance and token.
         target: The calibration target, in words.
-        replacement: Probability that a running word is replaced by another.
+        replacement: Probability that a word is replaced by another.
         interval: Its 95% interval.
         unchanged: Quantiles over words of the probability to stay unchanged: (share of words, upper bound).
-        inversion: Share of words guessed from their release by an attacker who knows the word frequencies: the exact
-            optimum for "exponential", the better of two simulated attackers for "laplace".
+        inversion: Share of words guessed by an attacker who knows the word frequencies: the best for "exponential", the
+            better of two simulated ones for "laplace".
         inversion_interval: Its 95% interval.
-        blind: Share guessed without the release: always the most frequent word.
-        neighbor_distance: Mean distance of a running word to its nearest neighbor.
-        texts: Description of the measured texts.
+        blind: Share guessed without the release.
+        neighbor_distance: Mean distance of a word to its nearest neighbor.
+        texts: Description of the texts.
 
     Examples:
         >>> calibration = sanitizer.calibration()
@@ -75,7 +75,7 @@ class Calibration:
 
     @property
     def neighbor_loss(self) -> float:
-        """Mean loss between a word and its nearest neighbor, in nats."""
+        """Mean loss between nearest neighbors, in nats."""
         return self.eta * self.neighbor_distance
 
     def __str__(self) -> str:
@@ -109,20 +109,19 @@ def calibrate(
     texts: Sequence[str] | None = None,
     threads: int | None = None,
 ) -> Calibration:
-    """Find the eta that reaches one target, and measure it. Eta depends on the table's distances.
+    """Find the eta that reaches one target, and measure it.
 
     Args:
         vocabulary: Public table.
         target_replacement: Share of running words that are replaced by another, in (0, 1).
-        inversion: Bound on the share of running words that an attacker guesses from their release, in (0, 1).
+        inversion: Bound on the share of running words that an attacker guesses, in (0, 1).
         eta: An eta to measure, without a target.
-        mechanism: "laplace" or "exponential", as in the sanitizer.
-        texts: PUBLIC texts like those to be privatized. By default a page of English.
+        mechanism: "laplace" or "exponential".
+        texts: PUBLIC texts like those to be privatized. None: a page of English.
         threads: Threads to work with.
 
     Raises:
-        InvalidParameter: Not exactly one target is given, it is out of bounds or unreachable on this table, or too few
-            words of the texts are in it.
+        InvalidParameter: Not exactly one target is given, it is unreachable on this table, or too few words are in it.
 
     Examples:
         >>> calibration = calibrate(load("glove"), target_replacement=0.5)
@@ -191,7 +190,6 @@ def _one_target(**targets: float | None) -> tuple[str, float]:
 
 
 def _running_words(vocabulary: Vocabulary, texts: Sequence[str] | None) -> tuple[Ids, str]:
-    """Return sorted ids of the guessable running words, and a description."""
     described = "the page of English that is built in"
     if texts is None:
         texts = english_texts()
@@ -213,7 +211,6 @@ def _running_words(vocabulary: Vocabulary, texts: Sequence[str] | None) -> tuple
 
 
 def _systematic(values: Ids, count: int) -> Ids:
-    """Return evenly spaced values of a sorted array."""
     places = (np.arange(count) + 0.5) * len(values) / count
     return np.asarray(values[places.astype(np.int64)])
 
@@ -230,7 +227,6 @@ def _root(name: str, target: float, reached: Callable[[float], float], scale: fl
 
 
 def _interval(chances: Floats, error: float) -> tuple[float, float]:
-    """Return a 95% interval of a mean over words with errors of their own."""
     half = 1.96 * math.hypot(float(chances.std(ddof=1)) / math.sqrt(len(chances)), error)
     mean = float(chances.mean())
     return max(0.0, mean - half), min(1.0, mean + half)

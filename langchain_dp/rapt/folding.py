@@ -1,4 +1,4 @@
-"""Folds a text, in linear time, so that recognizers read one form of all spellings, with a map back to the text."""
+"""Folds a text, so that recognizers read one form of all spellings, with a map back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 Span = tuple[int, int, str]
-"""Start, end and kind of an entity."""
+"""Start, end, kind."""
 
 _MOST_DECODINGS = 4  # "\\\\u0040", "&amp;#64;" and "%2540" are decoded twice
 _MOST_MARKS = 30  # combining marks per letter. More would take quadratic time
@@ -48,7 +48,7 @@ _RUN = re.compile(
 
 
 class Folded:
-    """A folded copy of a text, with the position of each character in the text (None: the same)."""
+    """A folded copy of a text, with the position of each character in the text."""
 
     def __init__(self, text: str, starts: Sequence[int] | None = None, ends: Sequence[int] | None = None) -> None:
         self.text = text
@@ -56,7 +56,6 @@ class Folded:
         self._ends = ends
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Convert a span of the copy to a span of the text."""
         if self._starts is None or self._ends is None or not 0 <= start < end <= len(self.text):
             return start, end
         return self._starts[start], self._ends[end - 1]
@@ -80,7 +79,7 @@ def readings(text: str) -> list[Folded]:
     r"""Return the copies of a text that recognizers read: encodings are ambiguous.
 
     The first decodes all. The second keeps ``\n``, ``\r`` and ``\t``, which may begin a name in a path. The third reads
-    the first of two backslashes as the end of a folder's name. The last is the text itself.
+    a backslash before another as a folder's end. The last is the text itself.
     """
     copies = [_decoded(text)]
     if _BREAK.search(text):
@@ -112,7 +111,7 @@ def _small(letter: str) -> str:
 def united(text: str, find: Callable[[str], Iterable[Span]]) -> list[Span]:
     """Find entities in every reading of a text, and return their spans in the text.
 
-    Drop a span of a later reading that, shrunk to whole encoded characters, lies inside one of the first.
+    Drop a later reading's span that, shrunk to whole encoded characters, lies inside one of the first.
     """
     first, *others = readings(text)
     spans = [(*first.span(start, end), kind) for start, end, kind in find(first.text)]
@@ -131,7 +130,6 @@ def united(text: str, find: Callable[[str], Iterable[Span]]) -> list[Span]:
 
 
 def _without_cut(start: int, end: int, encoded: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Shrink a span to whole encoded characters."""
     place = bisect_right(encoded, (start, start))
     if place and encoded[place - 1][0] < start < encoded[place - 1][1] < end:
         start = encoded[place - 1][1]
@@ -191,7 +189,6 @@ def _decode(code: str) -> str:
 
 
 def _one_form(copy: Folded) -> Folded:
-    """Replace white space by one blank or break, and other characters by look-alikes."""
     if not _UNUSUAL.search(copy.text):
         return copy
     changes: list[tuple[int, int, str]] = []
@@ -209,7 +206,6 @@ def _one_form(copy: Folded) -> Folded:
 
 
 def _characters(run: str) -> Iterable[tuple[int, int, str]]:
-    """Yield replacements in a run of characters, each with its combining marks."""
     seen = [place for place, one in enumerate(run) if not _IGNORED.match(one)]
     position = number = 0
     while number < len(seen):

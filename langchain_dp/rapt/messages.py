@@ -1,6 +1,6 @@
 """Rebuilds messages field by field, so that an unknown field cannot carry raw text on.
 
-A walk passes each text through ``swap``, twice: to collect the texts, and to insert the released ones.
+A walk passes each text through ``swap``: first to collect texts, then to insert released ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def with_texts(walk: Callable[[Swap], T], released: Sequence[str]) -> T:
 
 
 def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
-    """Swap every leaf and key of a JSON-like value, also inside strings of JSON. Nesting, lengths and nulls stay."""
+    """Swap every leaf and key of a JSON-like value. Nesting, lengths and nulls stay."""
     try:
         return _structured(value, swap, keys)
     except RecursionError:
@@ -130,7 +130,6 @@ Note = Callable[[str], None]
 REMOVE_ALL = "__remove_all__"
 
 IN_CLEAR = "passed in clear"
-"""Ends a note on a part that is not private."""
 
 _TEXT = {"text", "input_text", "output_text"}
 _THOUGHTS = {"reasoning", "thinking", "redacted_thinking", "reasoning_content"}
@@ -175,11 +174,10 @@ class MessageRules:
     """Rules for the parts of a message that pass in clear. Public.
 
     Args:
-        system: Whether to "keep" system messages, the developer's own text, in clear, or to "sanitize" them.
-        media: "keep": images, audio and files pass in clear and are reported, except titles and names. A file with text
-            is refused. "drop": all are dropped.
-        keys_keep: Keys of JSON objects that pass in clear, also in tools' arguments and answers and in metadata. Other
-            keys are sanitized like words.
+        system: "keep": system messages, the developer's own text, pass in clear. "sanitize": they are sanitized.
+        media: "keep": images, audio and files pass in clear, except titles and names. A file with text is refused.
+            "drop": all are dropped.
+        keys_keep: Keys of JSON objects that pass in clear, also in metadata.
 
     Examples:
         >>> MessageRules(media="drop", keys_keep=["rows"]).keys_keep
@@ -203,12 +201,12 @@ def checked_keys(keys: Collection[str]) -> frozenset[str]:
 
 
 def passing_id(given: str | None) -> str | None:
-    """Keep a random UUID, and replace any other id, which may hold text."""
+    """Keep a random UUID. Any other id may hold text."""
     return given if given is None or _RANDOM_ID.fullmatch(given) else str(uuid.uuid4())
 
 
 def _message_id(message: BaseMessage, note: Note) -> str | None:
-    """Apply :func:`passing_id` with one substitute per id: other messages refer to it."""
+    """Apply :func:`passing_id` with one substitute per id, which other messages use."""
     given = message.id
     if given is None or _RANDOM_ID.fullmatch(given):
         return given
@@ -220,7 +218,7 @@ _IDS = secrets.token_bytes(32)  # key of this process, so that nobody can test a
 
 
 def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -> BaseMessage:
-    """Return a new message with swapped texts. ``note`` gets parts in clear or dropped."""
+    """Swap a message's texts. ``note`` gets parts in clear or dropped."""
     if isinstance(message, RemoveMessage):
         everything = message.id == REMOVE_ALL
         return RemoveMessage(id=REMOVE_ALL if everything else _message_id(message, note) or "")
@@ -340,7 +338,6 @@ def _block(
 def _text_file(
     kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap, note: Note
 ) -> dict[str, Any] | None:
-    """Sanitize a file that holds plain text."""
     if kind in ("text-plain", "file") and isinstance(block.get("text"), str):
         source_type = {"source_type": "text"} if kind == "file" else {}
         return {"type": kind, **source_type, "mime_type": "text/plain", "text": swap(block["text"])}
@@ -371,7 +368,6 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
 
 
 def _is_textual(value: Mapping[str, Any], sense: bool) -> bool:
-    """Return whether type, address or file name declare text."""
     return any(
         _is_textual(inner, sense)
         if isinstance(inner, Mapping)

@@ -1,4 +1,4 @@
-"""Sanitizes the whole history of every model call of an agent."""
+"""Sanitizes the history of every model call of an agent."""
 
 from __future__ import annotations
 
@@ -41,14 +41,12 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
     """Sanitizes all messages of every model call of an agent, with tool calls and tool results.
 
     The agent's state keeps the raw messages. Each message is a document of the account and is paid once. An unchanged
-    reply of the model passes free, since it was made from sanitized text.
+    reply of the model passes free.
 
-    Order: put BEFORE this one a middleware that adds private text to a request, and AFTER it one that asks its own
-    model about the request. A hook on the state reads raw messages anywhere, so its model must be behind the sanitizer:
+    Put BEFORE this one a middleware that adds private text to a request, and AFTER it one that asks its own model about
+    the request. A hook on the state reads raw messages anywhere, so its model must be behind the sanitizer:
     ``SummarizationMiddleware(model, summarizer=sanitizer | instruct | model | StrOutputParser())``. ``create_agent``
-    raises :class:`InvalidParameter` if a middleware would show raw messages to a chat model in its attributes.
-
-    The graph's own runs show tracers the raw state: call the agent in ``with private_run():``.
+    raises :class:`InvalidParameter` otherwise. Call the agent in ``with private_run():``, or tracers see the raw state.
 
     Args:
         sanitizer: Sanitizer of messages and system prompt, by its ``MessageRules``.
@@ -56,12 +54,11 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         trusted: Names of middleware whose own models may read raw messages.
 
     Raises:
-        InvalidParameter: A value is of another type, or no message could ever reach the sanitizer's limit: without a
-            user, each is charged once.
+        InvalidParameter: No message could ever reach the sanitizer's limit: without a user, each is charged once.
 
     Formal guarantee:
         That of the sanitizer, for everything that the model reads of the messages. Keys of arguments and answers that
-        the agent's tools declare pass in clear. It does not cover effects of tools, or tool and schema descriptions.
+        the agent's tools declare pass in clear. Effects of tools, and tool and schema descriptions, are not covered.
 
     Examples:
         >>> agent = create_agent(model, tools, middleware=[RAPTMiddleware(sanitizer)])
@@ -91,7 +88,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """Name of this middleware. ``create_agent`` reads it: the order of the list is checked here."""
+        """Name of this middleware. ``create_agent`` reads it: the list's order is checked here."""
         self._check_order(agents_middleware())
         return super().name
 
@@ -152,7 +149,6 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def _asks_a_model(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
-    """Return whether it has or uses a model, and does not sanitize the prompt."""
     attributes = vars(middleware)
     summarizer = _first(attributes.get("summarizer"))
     if summarizer is not None:
@@ -167,7 +163,7 @@ def _first(part: Any) -> Any:
 
 
 def _declared(request: ModelRequest[Any]) -> list[str]:
-    """Return the parameter names that tools and answer schema declare: public words."""
+    """Return parameter names of tools and answer schema: public words."""
     schemas: list[Any] = [spec.json_schema for spec in getattr(request.response_format, "schema_specs", ())]
     schemas += [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
     return sorted({key for schema in schemas for key in _properties(schema)})
@@ -183,7 +179,7 @@ def _properties(schema: Any) -> Iterator[str]:
 
 
 def agents_middleware() -> Sequence[object]:
-    """Return the middleware list of the ``create_agent`` that reads the caller's name, or ()."""
+    """Return the middleware list of the ``create_agent`` above, or ()."""
     frame = sys._getframe(2)
     for _ in range(3):  # a comprehension has a frame of its own before Python 3.12
         if frame.f_code.co_name == "create_agent":

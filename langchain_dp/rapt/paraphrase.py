@@ -1,4 +1,4 @@
-"""Rewrites whole texts with a local model: each token is drawn from clipped differences to the model without the text.
+"""Rewrites whole texts with a local model, each token by clipped differences to the model without the text.
 
 References:
     [1] Utpala, Hooker, Chen. Locally differentially private document generation using zero shot prompting. 2023.
@@ -71,20 +71,20 @@ class ParaphraseOptions:
 
     @functools.cached_property
     def noise(self) -> ClippedSum:
-        """Mechanism that draws a token."""
+        """The mechanism."""
         return ClippedSum.clipped(self.clip, members=1, tokens=self.max_new_tokens, temperature=self.temperature)
 
     @property
     def epsilon(self) -> float:
-        """Pure local epsilon of a paraphrase, between any two texts."""
+        """Pure local epsilon between any two texts."""
         return self.noise.event.epsilon0 * self.noise.event.tokens
 
 
 class TextParaphraser:
-    """The engine of :class:`RAPTParaphraser`, one text at a time.
+    """The engine of :class:`RAPTParaphraser`.
 
-    A paraphrase is pure local T 4 C / tau-DP between texts that are not blank. Per token, the text moves every
-    log-weight, and the log of their sum, by at most C / tau up or down.
+    A paraphrase is pure local T 4 C / tau-DP: per token, the text moves every log-weight, and the log of their sum, by
+    at most C / tau up or down.
     """
 
     mechanism = "paraphrase"
@@ -120,7 +120,7 @@ class TextParaphraser:
         )
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Do all work that can fail. Return a function that draws the paraphrases."""
+        """Do all work that can fail. Return a function that draws."""
         bodies = [" " + " ".join(text.split()) if text.strip() else "" for text in texts]
         if any(count_or_estimate(self._model, body) > self._room for body in bodies):
             raise InvalidParameter(  # without its length, which is private
@@ -141,29 +141,23 @@ class TextParaphraser:
 class RAPTParaphraser(RAPTSanitizer):
     """Rewrites every text with a local model, one token at a time, and charges the cost.
 
-    Accepts the inputs of :class:`RAPTSanitizer`. At equal success of attackers, a paraphrase keeps more meaning than
-    words drawn one by one, but a small model also invents.
+    At equal success of attackers, a paraphrase keeps more meaning than words drawn one by one, but a small model also
+    invents. Inputs, ``messages``, ``documents``, ``limit``, ``cache`` and ``name`` are as of :class:`RAPTSanitizer`.
 
     Args:
         model: Local model, which reads the texts: ``LlamaCppEnsemble()``, ``TransformersEnsemble(...)``.
         paraphrasing: Options of a paraphrase, which set its cost.
-        messages: Parts of messages that pass in clear.
-        documents: Metadata that pass in clear.
-        ledger: Account to charge. It counts whole texts, so it cannot be the account of words.
-        limit: Largest total eta of one user, and of one document. Not beside ``ledger``.
-        cache: Return the earlier release, at no cost, for the same text and user.
-        name: Name of the run, and of the caller in the ledger.
+        ledger: Account to charge, for whole texts only.
 
     Raises:
-        InvalidParameter: A value is out of bounds, or the model scores no next tokens.
+        InvalidParameter: A value is invalid, or the model scores no next tokens.
         PlanError: The ledger counts in distances of words.
         ModelUnavailable: The model does not answer. The charge for texts that it received is lost.
 
     Formal guarantee:
         One paraphrase is pure eta-local differential privacy between any two texts that are not blank, eta = T 4 C /
         tau: 320 at the defaults. Releases of the same text, and the texts of one document or message, add up in the
-        ledger. No such number can be relied on alone: the protection at this scale is the measured failure of
-        attackers.
+        ledger. No such number can be relied on alone: the protection is the measured failure of attackers.
         Source: [1], with the clip of [2]. That a token costs 4 C / tau is shown by enumeration.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Splits every input of a chain into units of release, and joins released texts to its type."""
+"""Splits every input of a chain into units of release, and joins released texts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from langchain_dp.rapt.messages import (
 from langchain_dp.rapt.release import Texts, Unit
 
 ID = "id"
-"""Names a document's own id."""
+"""A document's own id."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DocumentRules:
-    """Rules for the metadata and the account of a document. Public. Metadata that no list names is dropped.
+    """Rules for the metadata and the account of a document. Public. Unlisted metadata is dropped.
 
     Args:
-        metadata_keep: Keys that pass in clear. "id" keeps the document's own id. Otherwise only a random UUID stays.
-        metadata_sanitize: Keys whose texts are sanitized with the page content, as one release.
+        metadata_keep: Keys that pass in clear. "id" keeps the document's own id, otherwise only a random UUID stays.
+        metadata_sanitize: Keys whose texts are sanitized with the page content.
         user_key: Key of the user whose account is charged.
-        document_key: Key that names the document's account ("id": the document's id). None: its content.
+        document_key: Key that names the document's account ("id": its id). None: its content.
 
     Examples:
         >>> DocumentRules(metadata_keep=["source"], user_key="patient").metadata_keep
@@ -85,7 +85,6 @@ def account_key(name: str | None, parameter: str, document: Document, position: 
 
 
 def rebuild_document(document: Document, rules: DocumentRules, keys: Collection[str], swap: Swap) -> Document:
-    """Return a new document with swapped texts. ``keys`` inside metadata pass."""
     content = swap(document.page_content)
     metadata = {
         key: value if key in rules.metadata_keep else structured(value, swap, keys)
@@ -111,14 +110,14 @@ def check_documents(documents: Sequence[Document]) -> None:
 
 
 REPORT = "rapt"
-"""Key of ``response_metadata`` with facts about a sanitized message."""
+"""Key of ``response_metadata`` with a message's facts."""
 REPLY = "rapt_reply"
-"""Marks a public reply, made from sanitized text."""
+"""Marks a public reply."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SplitInput:
-    """An input split into units, and a function that joins released units. Private."""
+    """An input's units, and a function that joins released ones. Private."""
 
     units: list[Unit]
     join: Callable[[Sequence[Texts]], Any]
@@ -126,7 +125,7 @@ class SplitInput:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Rules for every kind of input, a ``stamp`` of facts, and a keyed ``mark`` of public texts."""
+    """Rules for inputs, a ``stamp`` of facts, and a keyed ``mark`` of public texts."""
 
     messages: MessageRules
     documents: DocumentRules
@@ -171,7 +170,7 @@ def check_keys(user: str | None, document: str | None) -> None:
 
 
 def split(value: Any, rules: Rules, user: str | None, document: str | None, keys: Collection[str] = ()) -> SplitInput:
-    """Split an input. ``keys`` are further JSON keys that pass in clear."""
+    """Split an input. Further JSON ``keys`` pass in clear."""
     check_keys(user, document)
     if isinstance(value, str):
         return SplitInput([Unit((value,), user, document)], lambda released: released[0][0])
@@ -205,7 +204,6 @@ def message_list(messages: Any) -> list[BaseMessage]:
 
 
 def _is_message(value: object) -> bool:
-    """Return whether LangChain accepts it as a message, also as a pair."""
     if isinstance(value, tuple):
         return len(value) == 2 and isinstance(value[0], str)
     return isinstance(value, BaseMessage) or (isinstance(value, dict) and "role" in value)
@@ -214,7 +212,7 @@ def _is_message(value: object) -> bool:
 def split_mappings(
     mappings: Sequence[Mapping[str, Any]], rules: Rules, keep: Collection[str], user_key: str | None
 ) -> SplitInput:
-    """Split mappings, one unit each. Values under ``keep`` pass, ``user_key`` is dropped."""
+    """Split mappings, one unit each. Values under ``keep`` pass."""
     if isinstance(keep, str) or not isinstance(keep, Iterable) or not all(isinstance(key, str) for key in keep):
         raise InvalidParameter(f"Expected keep of type {type(keep).__name__} to be a list of keys: ['label'].")
     keep = frozenset(keep)
@@ -279,19 +277,18 @@ def _messages(
 
 
 def marked(message: AIMessage, rules: Rules) -> AIMessage:
-    """Return a reply with a keyed mark, which any change to its texts voids."""
+    """Mark a reply by key. Any change to its texts voids the mark."""
     metadata = {**message.response_metadata, REPLY: rules.mark(texts_in(_whole(message, rules, _ignore)))}
     return message.model_copy(update={"response_metadata": metadata})
 
 
 def _whole(message: BaseMessage, rules: Rules, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
-    """Return a walk that swaps every key: a mark also holds under other tools."""
+    """Return a walk that swaps every key: a mark holds under other tools."""
     whole = dataclasses.replace(rules.messages, keys_keep=())
     return lambda swap: rebuild(message, whole, swap, note)
 
 
 def _marked_texts(message: BaseMessage, rules: Rules) -> Texts | None:
-    """Return the texts of an unchanged reply of the model, or None."""
     mark = message.response_metadata.get(REPLY) if isinstance(message, AIMessage) else None
     if not isinstance(mark, str):
         return None
@@ -336,4 +333,4 @@ def _prompt(
 
 
 def _ignore(note: str) -> None:
-    """Drop a note: the second walk repeats those of the first."""
+    """Drop a note: the first walk has it."""

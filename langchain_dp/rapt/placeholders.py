@@ -33,12 +33,12 @@ _FOLDED = {"PERSON", "LOCATION", "ADDRESS", "ORGANIZATION", "EMAIL", "TERM"}
 _SPACED = {"PHONE", "IBAN", "CREDIT_CARD"}
 _AROUND = re.compile(r"(<[A-Z][A-Z0-9_]*_[1-9][0-9]*>)")
 ESCAPED = "LITERAL"
-"""Label of raw text that looks like a placeholder."""
+"""Label of raw text like a placeholder."""
 
 
 @runtime_checkable
 class FindsEntities(Protocol):
-    """Finds the entities to hide."""
+    """Finds entities to hide."""
 
     @property
     def name(self) -> str: ...
@@ -64,7 +64,7 @@ def alike(label: str, original: str) -> str:
 
 
 class PlaceholderMap:
-    """Maps entities to placeholders. Private: it stays in this process."""
+    """Maps entities to placeholders. Private."""
 
     def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class PlaceholderMap:
         self._beginnings.update(placeholder[:length] for length in range(1, len(placeholder)))
 
     def learn(self, entries: Iterable[Entry]) -> None:
-        """Add stored entries, which replace entries of the same placeholders."""
+        """Add stored entries, also over entries of the same placeholders."""
         with self._lock:
             for label, original, placeholder in entries:
                 match = PLACEHOLDER.fullmatch(placeholder)
@@ -117,7 +117,7 @@ class PlaceholderMap:
             return [placeholder for _, _, placeholder in found]
 
     def skip(self, placeholder: str) -> None:
-        """Give no other entity this placeholder."""
+        """Take this placeholder's number."""
         if match := PLACEHOLDER.fullmatch(placeholder):
             self._counts[match[1]] = max(self._counts[match[1]], int(match[2]))
 
@@ -157,10 +157,7 @@ class PlaceholderMap:
     def restore(
         self, text: str, show: Callable[[str], str] = str, *, scanner: AddressScanner | None = None, value: bool = False
     ) -> str:
-        """Replace known placeholders by originals, except in addresses of hosts that are not allowed.
-
-        ``scanner`` follows a text in pieces. ``value`` marks a single value, such as a tool's argument.
-        """
+        """Replace known placeholders by originals, except in addresses of hosts that are not allowed."""
         if scanner is None:
             if "<" not in text:
                 return text
@@ -213,7 +210,7 @@ class PlaceholderReleases:
         self.map = kept
 
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
-        """Replace the entities of every unit, and release its other words under one charge."""
+        """Replace the entities of every unit, and release other words under one charge."""
         hidden: list[Texts] = [
             run_redacted(lambda *texts: (*map(self._replaced, texts),), PrivateArgs(*unit.texts)) for unit in units
         ]
@@ -283,7 +280,6 @@ class PlaceholderReleases:
 
 
 def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[Span]:
-    """Cut the placeholders that stay out of the spans."""
     places = sorted(stay)
     for start, end, label in spans:
         while places and places[0][1] <= start:
@@ -299,7 +295,7 @@ def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[
 
 
 def _whole_addresses(spans: list[Span], text: str) -> list[Span]:
-    """Widen spans to whole addresses, inside which no placeholder is restored."""
+    """Widen spans to whole addresses, inside which nothing is restored."""
     touched = []
     number = 0
     for start, end in addresses(text) if spans else ():

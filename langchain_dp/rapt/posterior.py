@@ -1,4 +1,4 @@
-"""The attacker: guesses a private word from its release by the largest posterior, with all public knowledge."""
+"""The attacker: guesses a private word from its release by the largest posterior."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 DRAWS = 1_000
-"""Simulated releases to fit a channel."""
 _RELEASES = 20231  # seed of the attacked releases
 _SIMULATED = 20232  # seed of the attacker's own simulations
 _SLOPES = (0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.25, 0.35, 0.5, 0.7, 1.0)
@@ -33,7 +32,7 @@ _PSEUDO = 64.0  # weight of the fitted shape, in simulated vectors
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnigramPrior:
-    """Candidate ids, their log-probabilities, and the total probability ``unseen`` of other words."""
+    """Candidates, their log-probabilities, and the probability ``unseen`` of others."""
 
     ids: Ids = dataclasses.field(repr=False)
     log: Floats = dataclasses.field(repr=False)
@@ -44,7 +43,7 @@ class UnigramPrior:
         return int(self.ids[self.log.argmax()])
 
     def including(self, seen: Ids, vocabulary: Vocabulary) -> UnigramPrior:
-        """Add released words, each as likely as any word outside the prior."""
+        """Add released words, each as likely as any unseen word."""
         new = np.setdiff1d(seen, self.ids)
         if not (self.unseen and len(new)):
             return self
@@ -54,7 +53,6 @@ class UnigramPrior:
 
 
 def running_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
-    """Return ids of the running words. Unknown words are negative."""
     return np.array([i for text in texts for i in vocabulary.encode(tokenize.clean(text))], dtype=np.int64)
 
 
@@ -71,11 +69,11 @@ class Channel(Protocol):
     """Log-likelihoods of the candidates."""
 
     def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
-        """Return a matrix, (seen, candidates), up to a constant per row."""
+        """Return (seen, candidates), up to a constant per row."""
 
 
 class VectorChannel:
-    """The exact channel of noisy vectors, (m, d): density falls as exp(-eta |x - seen|)."""
+    """Noisy vectors, (m, d), exactly: density falls as exp(-eta |x - seen|)."""
 
     def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float) -> None:
         self._vectors = vocabulary.points(prior.ids)
@@ -94,7 +92,7 @@ class VectorChannel:
 
 
 class ExponentialChannel:
-    """The exact channel of the exponential mechanism: exp(-(eta/2) |x - w|) over its sum for x."""
+    """The exponential mechanism, exactly: exp(-(eta/2) |x - w|) over its sum for x."""
 
     def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float, *, norm: Floats | None = None) -> None:
         self._vocabulary = vocabulary
@@ -117,10 +115,10 @@ class ExponentialChannel:
 
 
 class LaplaceChannel:
-    """The channel of a word released by the noise mechanism, which has no closed form.
+    """The noise mechanism, which has no closed form.
 
-    The posterior given a word averages the exact posteriors given the noisy vectors in its cell, over ``draws`` seeded
-    releases of the prior. A fitted shape, b [x = w] - c eta |x - w|, weighs 64 draws.
+    The posterior given a word averages those given the noisy vectors in its cell, over ``draws`` seeded releases. A
+    fitted shape, b [x = w] - c eta |x - w|, weighs 64 draws.
     """
 
     def __init__(
@@ -145,13 +143,11 @@ class LaplaceChannel:
         return np.asarray(likelihood[which])
 
     def to_weigh(self) -> LaplaceChannel:
-        """Return a copy with the shape of the largest likelihood."""
         other = copy.copy(self)
         other._slope, other._bonus = self._likeliest
         return other
 
     def _simulated(self, count: int) -> tuple[Ids, Ids, Floats]:
-        """Return positions of words among the candidates, releases, and noisy vectors."""
         rng, coins = NotPrivateSeededRandomness(_SIMULATED), np.random.default_rng(_SIMULATED)
         true = coins.choice(len(self._prior.ids), count, p=np.exp(self._prior.log))
         points = (
@@ -167,7 +163,7 @@ class LaplaceChannel:
         return _posterior(log, self._prior)
 
     def _fitted(self, true: Ids, released: Ids) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return slope and bonus that guess most, and those of the largest likelihood."""
+        """Return slope and bonus that guess most, and the likeliest ones."""
         apart = self._vectors.distances(self._vocabulary.points(released))
         same = released[:, None] == self._prior.ids
         every, own = np.arange(len(true)), same.argmax(axis=1)
@@ -194,7 +190,6 @@ def _posterior(log_likelihood: Floats, prior: UnigramPrior) -> Floats:
 
 
 def simulated(ids: Ids, vocabulary: Vocabulary, eta: float, threads: int | None) -> Ids:
-    """Draw releases of the noise mechanism, with one seed for every eta."""
     rng = NotPrivateSeededRandomness(_RELEASES)
     blocks = [ids[start : start + ROWS] for start in range(0, len(ids), ROWS)]
     noisy = (vocabulary.points(block) + noise(len(block), vocabulary.dimension, eta, rng) for block in blocks)
@@ -211,7 +206,7 @@ def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
 
 
 class Inversion:
-    """Success of an attacker who sees a release and knows the word frequencies."""
+    """Success of an attacker who knows the word frequencies."""
 
     def __init__(self, population: Ids) -> None:
         ids, self._which, counts = np.unique(population, return_inverse=True, return_counts=True)
@@ -223,7 +218,7 @@ class Inversion:
 
 
 class ExactInversion(Inversion):
-    """Success of the best attacker on the exponential mechanism: a sum over all releases."""
+    """Success of the best attacker on the exponential mechanism."""
 
     def __init__(
         self, population: Ids, vocabulary: Vocabulary, log_norm: Callable[[Ids, float], Floats], threads: int | None
@@ -249,7 +244,7 @@ class ExactInversion(Inversion):
 
 
 class SimulatedInversion(Inversion):
-    """Success of the better of two attackers on the noise mechanism: the released word, or the likeliest."""
+    """Success on the noise mechanism of the better guess: the released word, or the likeliest."""
 
     def __init__(self, population: Ids, sample: Ids, vocabulary: Vocabulary, threads: int | None) -> None:
         super().__init__(population)

@@ -1,8 +1,8 @@
 """Releases under metric privacy: look up, charge, draw, store. No caller may change this order.
 
 A text that was released before is returned again, free. To hide that choice, equal documents of one call get separate
-releases, and so do texts of different users. An observer of two calls still sees which texts are equal. Under a limit
-per document, user and texts alone identify an unnamed document, or repetition would evade it.
+releases, and so do texts of different users. Under a limit per document, user and texts alone identify an unnamed
+document, or repetition would evade it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNTED = (
     "A document without a name is known by its texts and its user: under a limit, all equal ones are one document. So "
     "what it spent, and a refusal, show that a text came twice.",
 )
-"""Without a limit per document, and with one."""
+"""Without and with a document limit."""
 UNNAMED = "No limit of a user holds for texts that are released without one."
 
 Texts = tuple[str, ...]
@@ -49,7 +49,7 @@ K = TypeVar("K", bound=Hashable)
 class Unit:
     """Texts released under one charge. Without ``document`` the content is its key.
 
-    ``place`` is its number among equals. None: counted in the call.
+    ``place`` is its number among equals. None: counted.
     """
 
     texts: Texts
@@ -62,7 +62,7 @@ class Unit:
 
 
 class Engine(Protocol):
-    """Draws words. If it ``pads``, every text gets one length, even an empty one."""
+    """Draws words. If it ``pads``, even an empty text gets the fixed length."""
 
     event: MetricEvent
     pads: bool
@@ -74,11 +74,11 @@ class Engine(Protocol):
     def settings(self) -> str: ...
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Do all work that can fail. Return a function that draws the releases, once."""
+        """Do all work that can fail. Return a function that draws, once."""
 
 
 class Drawer(Engine, Protocol):
-    """An engine with a formal promise."""
+    """An engine with a promise."""
 
     eta: float
     private: bool
@@ -90,7 +90,7 @@ class Drawer(Engine, Protocol):
 
 
 class Releases:
-    """Charges each unit and then draws it. With ``reuse``, only once."""
+    """Charges each unit, then draws it. With ``reuse``, only once."""
 
     def __init__(self, engine: Engine, ledger: MetricLedger, *, reuse: bool, chain: str) -> None:
         self.engine = engine
@@ -100,10 +100,7 @@ class Releases:
         self._flights = _Flights()
 
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
-        """Release every unit: all new ones are charged together, or none. Blank texts become empty.
-
-        ``seen`` counts the units of earlier rounds of the same call.
-        """
+        """Release every unit: new ones are charged together, or none."""
         names, owners = self._named(units, Counter() if seen is None else seen)
         wanted = [i for i, unit in enumerate(units) if self.engine.pads or any(text.strip() for text in unit.texts)]
         wanted = [i for i in wanted if units[i].texts]
@@ -130,7 +127,7 @@ class Releases:
         return [answers[keys[i]] if i in keys else ("",) * len(unit.texts) for i, unit in enumerate(units)]
 
     def _named(self, units: Iterable[Unit], seen: Counter[str]) -> tuple[list[str], list[Owner]]:
-        """Name each unit by user, document, texts and number among equals, and find its account."""
+        """Name each unit by user, document, texts and number among equals."""
         limited = self.ledger.document_limit is not None  # then all equal units are one document
         names, owners = [], []
         for unit in units:
@@ -158,7 +155,7 @@ class Releases:
 
 
 class FormalReleases(Releases):
-    """Releases of a sanitizer, with its calibration, limits and certificate."""
+    """Releases with calibration, limits and certificate."""
 
     def __init__(self, engine: Drawer, ledger: MetricLedger, calibration: Measured, *, reuse: bool, chain: str) -> None:
         super().__init__(engine, ledger, reuse=reuse, chain=chain)
@@ -181,7 +178,7 @@ class FormalReleases(Releases):
             return self._calibration
 
     def unreachable_limit(self, *, user: bool) -> float | None:
-        """Return a limit that unnamed documents, charged once each, never reach."""
+        """Return a limit that unnamed documents, charged once, never reach."""
         limit = self.ledger.document_limit
         if limit is not None and (limit < self.engine.eta or not self._reuse):
             return None
@@ -196,7 +193,6 @@ class FormalReleases(Releases):
         return super()._draw(units, keys)
 
     def warn_unreachable_limit(self, *, named: bool) -> None:
-        """Warn once, before any charge, of a limit that an unnamed text never reaches."""
         limit = None if named or self._warned else self.unreachable_limit(user=False)
         if limit is not None:
             self._warned = True
@@ -237,7 +233,7 @@ class FormalReleases(Releases):
 
 
 class _Flights(forks.ForkSafe):
-    """Releases under way in this process: concurrent calls share the release of one text."""
+    """Lets concurrent calls share the release of one text."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -248,7 +244,7 @@ class _Flights(forks.ForkSafe):
         self._under_way = {}
 
     def claim(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[concurrent.futures.Future[None]]]:
-        """Claim free keys. Return them, and the futures to await before claiming the others."""
+        """Claim free keys. Return them, and the futures of others."""
         with self._lock:
             mine = [key for key in keys if key not in self._under_way]
             others = [self._under_way[key] for key in keys if key in self._under_way]

@@ -29,7 +29,7 @@ _SCALARS = (type(None), bool, int, float, enum.Enum, datetime.date, datetime.tim
 
 
 class TextRestorer:
-    """Restores one text in pieces, and holds back less than the longest placeholder."""
+    """Restores one text in pieces."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
@@ -49,7 +49,7 @@ class TextRestorer:
 
 
 class JsonRestorer:
-    """Restores JSON in pieces: only a whole string shows whether it is an address."""
+    """Restores JSON in pieces: only a whole string shows an address."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
@@ -86,14 +86,14 @@ _JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*+"|[^"]+', re.DOTALL)
 
 
 class ChunkRestorer:
-    """Restores one message in chunks: text, blocks, and arguments of calls."""
+    """Restores one message in chunks."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
         self._texts: dict[tuple[str, Any], TextRestorer | JsonRestorer] = {}
 
     def push(self, chunk: AIMessageChunk) -> AIMessageChunk:
-        """Restore one chunk. The last one includes the rest."""
+        """Restore a chunk, the last with the rest."""
         content: Any = chunk.content
         if isinstance(content, str):
             content = self._push(("text", None), content)
@@ -144,7 +144,7 @@ def in_json(original: str) -> str:
 
 
 def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -> Any:
-    """Change each text, message and document in a nested value. Other objects, and keys unless ``keys``, stay."""
+    """Change each text, message and document in a value. Other objects stay."""
 
     def inside(value: Any) -> Any:
         return each_text(value, change, keys=keys)
@@ -172,7 +172,7 @@ def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -
 class Restorer(Runnable[Any, Any]):
     """Restores the originals of placeholders, also in streams. Callbacks see its input only.
 
-    The run of the whole chain still shows the output: use ``with private_run():``.
+    The whole chain's run shows the output: use ``with private_run():``.
     """
 
     name = "Restorer"
@@ -194,7 +194,7 @@ class Restorer(Runnable[Any, Any]):
         )
 
     def inside(self, value: Any, *, arguments: bool = False) -> Any:
-        """Restore a part of a value. In ``arguments`` of a tool, a string may be an address."""
+        """Restore a part of a value. A tool's argument may be an address."""
         return each_text(value, functools.partial(self._one, arguments=arguments), keys=True)
 
     def _one(self, value: Any, *, arguments: bool) -> Any:
@@ -221,7 +221,7 @@ class Restorer(Runnable[Any, Any]):
         return self.inside(block, arguments=True)
 
     def pushing(self, *, inside: bool = False) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
-        """Return two functions for one stream: restore a chunk, and return the rest."""
+        """Return two functions for one stream: next chunk, and rest."""
         text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
         last: list[str | None] = [None]
         keys: dict[str, tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]] = {}
@@ -255,7 +255,7 @@ class Restorer(Runnable[Any, Any]):
         return restored[0]
 
     def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        """Restore chunks as they come, without a run that callbacks could see."""
+        """Restore chunks as they come, without a run."""
         push, finish = self.pushing()
         for chunk in input:
             yield from push(chunk)

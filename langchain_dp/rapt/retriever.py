@@ -1,4 +1,4 @@
-"""Sanitizes the queries and the documents of a retriever."""
+"""Sanitizes a retriever's queries and documents."""
 
 # LangChain names the parameter ``input``:
 # ruff: noqa: A002
@@ -31,22 +31,20 @@ IN_RETRIEVER = "in the inner retriever"
 class SanitizingRetriever(HeldInputs, BaseRetriever):
     """Wraps a retriever and sanitizes the query that leaves, the documents that come back, or both.
 
-    With ``query=True``, for a search engine outside, engine, callbacks and tracers see the sanitized query only. With
-    ``documents=True``, for a private index, the inner retriever runs without callbacks, tracing and logs.
-
-    A query is a document of the user who asks. Documents are charged as by :meth:`RAPTSanitizer.transform_documents`. A
-    limit per user holds for queries that come with ``user=``.
+    With ``query=True``, tracers see the sanitized query only. With ``documents=True``, the inner retriever runs without
+    callbacks, tracing and logs. Charges are as of :meth:`RAPTSanitizer.invoke` and
+    :meth:`RAPTSanitizer.transform_documents`.
 
     Args:
         retriever: Inner retriever, or any Runnable from a str to documents.
-        sanitizer: Sanitizer of both. Its metadata rules and user key apply to the documents.
-        query: Whether to sanitize the query.
-        documents: Whether to sanitize the documents.
+        sanitizer: Sanitizer of both.
+        query: For a search engine outside the trust boundary.
+        documents: For a private index.
         k: Largest number of documents to return and pay for.
 
     Raises:
-        InvalidParameter: Neither is to be sanitized, a value is of another type, or no document could ever reach the
-            sanitizer's limit: without ``user_key`` and ``document_key`` each is charged once.
+        InvalidParameter: Neither is to be sanitized, or no document could ever reach the sanitizer's limit: without
+            ``user_key`` and ``document_key`` each is charged once.
         UnsafeEnvironment: With ``documents=True``, a global setting would print them.
 
     Formal guarantee:
@@ -97,13 +95,7 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
     def invoke(  # type: ignore[override]  # one more keyword
         self, input: str, config: RunnableConfig | None = None, *, user: str | None = None, **kwargs: Any
     ) -> list[Document]:
-        """Retrieve documents.
-
-        Args:
-            input: Query.
-            config: LangChain config, which may name the user.
-            user: User whose account is charged for the query.
-            **kwargs: ``k`` for this call. Others go to the inner retriever.
+        """Retrieve documents. ``user`` is charged for the query. ``k`` holds for this call.
 
         Raises:
             InvalidParameter: The query is no str, or there is a user and no query to charge.

@@ -37,8 +37,8 @@ class CalibrationTarget:
     """A calibration target other than a replacement rate. Public.
 
     Args:
-        inversion: Share of running words that an attacker may guess from their release.
-        texts: Public texts to calibrate on, for every target. By default a page of English.
+        inversion: Share of words that an attacker may guess.
+        texts: Public texts to calibrate on. None: a page of English.
 
     Examples:
         >>> RAPTSanitizer("glove", target=CalibrationTarget(inversion=0.2))  # an attacker guesses one word of five
@@ -56,11 +56,11 @@ class CalibrationTarget:
 
 _TARGETS = ("eta", "target_replacement", "inversion")
 _CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] = {}
-"""Calibrations of named tables: public, and seconds of work."""
+"""Calibrations of named tables, public."""
 
 
 def targets_of(eta: float | None, target_replacement: float | None, target: CalibrationTarget) -> dict[str, float]:
-    """Return every given target by name. Exactly one is allowed."""
+    """Return the given targets by name."""
     if eta is not None:
         checked_eta(eta, at_most=MOST)  # the account's bound, checked before the first release
     values = (eta, target_replacement, target.inversion)
@@ -153,32 +153,29 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     :class:`MetricLedger` is charged before each release. A text that was released before is returned again.
 
     Callbacks and tracers never see the input of the sanitizer's own run. The ROOT run of a chain still shows the
-    chain's raw input: use ``with private_run():``.
-
-    A document, for account and limit, is one release: a text, a message, a ``Document`` with its sanitized metadata,
-    one example. ``document`` (or ``document_key``) names it. Otherwise its words and its user identify it.
+    chain's raw input: use ``with private_run():``. For the account, each text, message, ``Document`` or example is a
+    document, named by ``document`` (or ``document_key``), otherwise identified by its words and its user.
 
     Args:
         embeddings: "glove", "minilm", a path, an object with words and vectors (``Embeds``), or a ``Vocabulary``.
         eta: Loss per unit of distance, in nats. Alternatively give one target:
         target_replacement: Probability that a word is replaced by another.
         target: Share of words that an attacker may guess, and public texts to calibrate on.
-        mechanism: "exponential" draws a word by its distance. "laplace" adds noise to the word's vector, as in the
-            paper, and needs a far larger eta for the same replacement rate.
+        mechanism: "exponential" draws a word by its distance. "laplace" adds noise to its vector, as in the paper, and
+            needs a far larger eta.
         policies: Treatment of numbers, dates, addresses, punctuation and code.
         keep: Words that stay in clear.
         length: Fixed number of tokens of every output.
         messages: Parts of messages that pass in clear.
         documents: Metadata that pass in clear, and account keys of documents.
         ledger: Account to charge. None: one in memory, with ``limit``.
-        limit: Largest total eta of one user, and of one document. Not beside ``ledger``.
+        limit: Largest total eta of one user, and of one document.
         cache: Return the earlier release, at no cost, for the same text, user and settings.
-        not_private_seed: Reproducible draws, which are not private.
         threads: Threads to draw with.
         name: Name of the run, and of the caller in the ledger.
 
     Raises:
-        InvalidParameter: A value is out of bounds, or two contradict each other.
+        InvalidParameter: A value is invalid.
         PlanError: The ledger counts in distances of another table.
         MissingExtra: The package of a named table is not installed.
 
@@ -239,7 +236,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         return self._core.sanitize(value, user, document, sorted(checked_keys(keys_keep)))
 
     def mark_reply(self, reply: AIMessage) -> AIMessage:
-        """Mark a reply made from sanitized text only: unchanged, it passes free in later histories."""
+        """Mark a reply made from sanitized text only: unchanged, it passes free later."""
         validate.instance("reply", reply, AIMessage, "an AIMessage")
         return marked(reply, self._core.rules)
 
@@ -247,12 +244,9 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     def sanitize_mappings(
         self, mappings: Sequence[Mapping[str, Any]], *, keep: Sequence[str] = (), user_key: str | None = None
     ) -> list[dict[str, Any]]:
-        """Sanitize the values of few-shot examples or prompt variables: one release per mapping.
+        """Sanitize the values of few-shot examples or prompt variables, except under ``keep``: one release per mapping.
 
-        Args:
-            mappings: Their own keys stay. Keys inside nested values are sanitized.
-            keep: Keys whose values pass in clear.
-            user_key: Key of the user whose account is charged. It is not passed on.
+        ``user_key`` names the user to charge and is not passed on.
         """
         return self._core.release([split_mappings(mappings, self._core.rules, keep, user_key)])[0]  # type: ignore[no-any-return]
 
@@ -261,8 +255,8 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         """Sanitize documents, one release each, under one charge. ``user`` and ``document`` override the metadata.
 
         Raises:
-            InvalidParameter: A value is no document, or a document lacks its user or document key.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+            InvalidParameter: A value is no document, or lacks its user or document key.
+            BudgetExceeded: An account has too little left. Nothing was charged.
         """
         listed: Any = run_redacted(_checked, PrivateArgs.of(documents))
         return self.invoke(listed, **kwargs)  # type: ignore[no-any-return]
@@ -273,16 +267,16 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         return await asyncio.to_thread(self.transform_documents, documents, **kwargs)
 
     def certificate(self) -> MetricCertificate:
-        """Return the promise, with the loss spent so far."""
+        """Return the promise and the loss so far."""
         return self._core.certificate()
 
     def calibration(self) -> Calibration:
-        """Measure eta on this table: how often words are replaced, and guessed by an attacker."""
+        """Measure how often words are replaced, and guessed by an attacker."""
         return self._releases.calibration()
 
     @property
     def ledger(self) -> MetricLedger:
-        """The account that is charged."""
+        """The charged account."""
         return self._releases.ledger
 
     @property
@@ -292,7 +286,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         return (rules.user_key or rules.document_key) is not None
 
     def check_limit(self, what: str, remedy: str, *, user: bool) -> None:
-        """Refuse a limit that no release of a wrapper could reach."""
+        """Refuse a limit that nothing could reach."""
         limit = self._releases.unreachable_limit(user=user)
         if limit is not None:
             raise InvalidParameter(

@@ -1,4 +1,4 @@
-"""Sanitizes few-shot examples as they are selected for a prompt."""
+"""Sanitizes few-shot examples as they are selected."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from langchain_dp.redact import redact_errors
 class SanitizingExampleSelector(BaseExampleSelector):
     """Wraps a selector or a list of examples, and sanitizes the selected examples before they enter a prompt.
 
-    For few-shot prompt templates, which format a text twice: braces outside JSON become parentheses. An example that
-    was selected before is returned again at no cost. For its account, an example is a document with its content as key.
+    An example that was selected before is returned again at no cost. Braces outside JSON become parentheses: few-shot
+    templates format a text twice.
 
     Args:
         examples: A selector, or a list of examples, all of which are selected.
@@ -30,8 +30,8 @@ class SanitizingExampleSelector(BaseExampleSelector):
         user_key: Key of the example's user. It is not passed on.
 
     Raises:
-        InvalidParameter: A value is of another type, no example has a key of ``keep``, or no example could ever reach
-            the sanitizer's limit: without a user, each is charged once.
+        InvalidParameter: No example has a key of ``keep``, or none could ever reach the sanitizer's limit: without a
+            user, each is charged once.
 
     Formal guarantee:
         That of the sanitizer for each example. The choice of a selector that compares contents is not covered.
@@ -64,7 +64,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     @redact_errors("while examples were selected")
     def add_example(self, example: dict[str, str]) -> Any:
-        """Add a raw example, inside the trust boundary."""
+        """Add a raw example."""
         return self._examples.append(_checked(example)) if self._inner is None else self._inner.add_example(example)
 
     @redact_errors("while examples were selected")
@@ -74,7 +74,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     @redact_errors("while examples were selected")
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """Select examples and sanitize them. BudgetExceeded: nothing was charged, and nothing released."""
+        """Select examples and sanitize them. BudgetExceeded: nothing was charged."""
         examples = self._examples if self._inner is None else self._inner.select_examples(input_variables)
         released = self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
         return [

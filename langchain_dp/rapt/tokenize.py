@@ -1,6 +1,6 @@
 """Cuts a text into features (words, numbers, dates, addresses, marks, code), and joins words to a text.
 
-All rules are public, so no private feature can bypass the mechanism, and take linear time.
+All rules are public, so no private feature can bypass the mechanism.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FEATURES = rf"""
 | (?P<punctuation>\.{{2,3}}|-{{2,3}}|''|``|[{_MARKS}])
 """
 GLUE = "\x00"
-"""Marks a piece that continues the one before. It counts as space, so no feature holds it."""
+"""Continues the piece before. It counts as space, so no feature holds it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ENDINGS = ("n't", "'s", "'re", "'ve", "'ll", "'d", "'m")
 _WIDE_CLOSING = "\u2026\u3001\u3002\uff0c\uff01\uff1f\uff1b\uff1a\uff09\u300d\u300f"
@@ -74,7 +74,7 @@ def _pattern(code: bool) -> re.Pattern[str]:
 
 
 def clean(text: str) -> str:
-    """Replace lone surrogates, which no vocabulary can hold, by U+FFFD."""
+    """Replace lone surrogates, which no vocabulary can hold."""
     return _SURROGATE.sub("\ufffd", text)
 
 
@@ -106,7 +106,6 @@ def joints(word: str) -> list[str]:
 
 
 def join(pieces: Sequence[str]) -> str:
-    """Join words and marks with the spacing of running text."""
     out: list[str] = []
     glue = True
     quoted = False

@@ -22,14 +22,14 @@ from langchain_dp.rapt import tokenize
 UNKNOWN = -1
 """Word outside the vocabulary."""
 PAD = -2
-"""Fills a text to a fixed length."""
+"""Fills a text up."""
 
 _NAMED = 60
 _ROWS = 8192
 
 
 class Tokenizer(Protocol):
-    """Cuts a text into ids, or ``UNKNOWN``, and writes ids as pieces for :func:`langchain_dp.rapt.tokenize.join`."""
+    """Cuts a text into ids, or ``UNKNOWN``, and writes ids as pieces."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -37,7 +37,7 @@ class Tokenizer(Protocol):
 
 
 class WordTokenizer:
-    """Looks up whole words, in lower case unless the table holds their casing."""
+    """Looks up whole words."""
 
     def __init__(self, words: Sequence[str], index: dict[str, int]) -> None:
         self._words = words
@@ -63,7 +63,7 @@ class WordTokenizer:
 
 
 class WordPieceTokenizer:
-    """The tokenizer of a BERT-like model, without truncation and padding."""
+    """A BERT-like model's, without truncation."""
 
     def __init__(self, path: Path, words: Sequence[str], unknown: int | None) -> None:
         self._words = words
@@ -87,7 +87,7 @@ class WordPieceTokenizer:
 
 
 class ForeignTokenizer:
-    """The tokenizer of a user's object."""
+    """A user's object."""
 
     def __init__(self, embeds: EmbedsSubwords, size: int) -> None:
         self.embeds = embeds
@@ -120,9 +120,9 @@ class Vocabulary:
 
     Args:
         words: Words or subwords, each once.
-        vectors: Their vectors, (n, d), finite. Kept as float32, read-only.
-        name: Name of the table, for certificates.
-        unknown: Public vector of every word outside the table. None: the mean of the vectors that may be written.
+        vectors: Their vectors, (n, d), finite, as float32.
+        name: Name of the table.
+        unknown: Public vector of every word outside the table. None: the mean of the allowed vectors.
         pad: Public vector of pads. None: ``unknown``.
         never: Ids that are never written out, such as special tokens.
         tokenizer: Cuts a text. None: into whole words.
@@ -150,9 +150,9 @@ class Vocabulary:
     table: NearestVector = dataclasses.field(init=False)
     index: dict[str, int] = dataclasses.field(init=False)
     encode: Callable[[str], list[int]] = dataclasses.field(init=False)
-    """Ids of a text. Private, like the text."""
+    """Ids of a text. Private."""
     decode: Callable[[Sequence[int]], list[str]] = dataclasses.field(init=False)
-    """Pieces of text of released ids."""
+    """Text of released ids."""
 
     def __post_init__(self) -> None:
         words = tuple(self.words)
@@ -191,21 +191,21 @@ class Vocabulary:
 
     @property
     def dimension(self) -> int:
-        """Length d of the vectors."""
+        """Length d."""
         return int(self.vectors.shape[1])
 
     def share(self, folder: Path) -> None:
-        """Map the vectors from a read-only file that processes share."""
+        """Map the vectors from a file that processes share."""
         self.table.share(folder)
         object.__setattr__(self, "vectors", self.table.vectors)
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Mask of ids that may be written out."""
+        """Mask of written ids."""
         return self.table.allowed
 
     def points(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return vectors of ids, also of ``UNKNOWN`` and ``PAD``."""
+        """Return vectors of ids, also special ones."""
         points = self.vectors[np.maximum(ids, 0)].astype(np.float64)
         for special, vector in ((UNKNOWN, self.unknown), (PAD, self.pad)):
             points[ids == special] = vector
@@ -262,7 +262,7 @@ def _vector(
 
 
 def table_name(vocabulary: Vocabulary) -> str:
-    """Return the name of a metric, with a digest of its words and vectors."""
+    """Name a metric, with a digest of words and vectors."""
     digest = hashlib.sha256()
     for start in range(0, len(vocabulary), _ROWS):
         digest.update(np.ascontiguousarray(vocabulary.vectors[start : start + _ROWS]).tobytes())
