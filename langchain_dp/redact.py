@@ -1,8 +1,7 @@
 """Raises errors without private text: error reporters store the locals of each frame, and codec errors hold the text.
 
-A public entry point for private text has :func:`redact_errors` if the package does all of its work, or
-:func:`hold_arguments` if a caller's model runs inside, whose errors must pass unchanged. Frames of the caller, and of
-LangChain above, are out of reach.
+A public entry point has :func:`redact_errors`, or :func:`hold_arguments` if a caller's model runs inside, whose errors
+pass unchanged. Frames of the caller, and of LangChain above, are out of reach.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ def redacting(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def without_frames(error: BaseException, when: str = SANITIZING) -> BaseException:
-    """Copy an error without frames and context. Foreign ones keep only their type."""
+    """Copy an error without frames and context. Foreign ones, except of files, keep only their type."""
     if isinstance(error, OSError) and error.errno is not None:
         text = os.strerror(error.errno) if error.errno > 0 else type(error).__name__  # its own text may be private
         return OSError(error.errno, text, error.filename)

@@ -104,7 +104,7 @@ def _squared(
 
 
 class ExponentialCurve:
-    """The exponential mechanism's, 1 / sum_w exp(-(eta/2) |x - w|), exact up to the bins."""
+    """The curve of the exponential mechanism, 1 / sum_w exp(-(eta/2) |x - w|)."""
 
     def __init__(
         self, table: NearestVector, ids: Ids, threads: int | None = None, *, others: Ids | None = None

@@ -115,7 +115,7 @@ class SanitizerShell(ChargesUsers):
             config: LangChain config. ``{"configurable": {"user_id": "u-17"}}`` names the user, except for documents.
             user: User whose account is charged.
             document: Key of the document's account. None: its content.
-            **kwargs: None are accepted.
+            **kwargs: None.
 
         Raises:
             InvalidParameter: The input cannot be sanitized. Nothing was charged.
@@ -134,7 +134,9 @@ class SanitizerShell(ChargesUsers):
         self, inputs: Sequence[S], config: Configs = None, *, return_exceptions: bool = False, user: Name = None,
         document: Name = None, **kwargs: Any,
     ) -> list[S]:  # fmt: skip
-        """Sanitize many inputs under one charge, all or none. Equal inputs get separate releases."""
+        """Sanitize many inputs under one charge, all or none. Equal inputs get separate releases. With
+        ``return_exceptions`` a refused input does not stop the others.
+        """
         reject_extra_kwargs(kwargs, remedy=_KNOWN)
         private = PrivateArgs(list(*PrivateArgs.of(inputs).values))
         configs = get_config_list(config, len(*private.values))

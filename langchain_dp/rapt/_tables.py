@@ -39,7 +39,7 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
 
     Raises:
         InvalidParameter: The table is missing or malformed.
-        MissingExtra: The package of a named table is not installed.
+        MissingExtra: A named table is not installed.
 
     Examples:
         >>> load("glove")

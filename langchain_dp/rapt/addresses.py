@@ -38,10 +38,7 @@ def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
 
 
 class AddressScanner:
-    """Follows one text, whole or in pieces, and tracks whether it is inside an address.
-
-    A single ``value``, such as a tool's argument, is one if it begins like one.
-    """
+    """Follows a text, or a single ``value``, and tracks whether it is inside an address."""
 
     def __init__(self, *, value: bool = False) -> None:
         self._position = 0
@@ -111,7 +108,6 @@ def addresses(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _end(text: str, begins: int, end: int) -> int:
-    """Cut trailing punctuation, except a parenthesis that the address opened."""
     spare = text.count(")", begins, end) - text.count("(", begins, end)
     while end > begins and (text[end - 1] in _PUNCTUATION or (text[end - 1] == ")" and spare > 0)):
         end -= 1

@@ -24,17 +24,15 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
     """Replaces the words in columns of a batch, like :class:`RAPTSanitizer`, in any worker.
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True, remove_columns=...)`` and, by
-    :meth:`in_pandas`, Spark's ``mapInPandas``. A batch is a mapping of columns, an Arrow table or a pandas frame.
-
-    A row is one release: it is charged, drawn, stored and returned, in that order. A repeated batch gets the first
-    release, free. Only a row that died between its charge and its store is charged twice. ``eta``,
+    :meth:`in_pandas`, Spark's ``mapInPandas``. A row is one release: it is charged, drawn, stored and returned, in that
+    order. A repeated batch gets the first release, free. Only a crash between charge and store charges twice. ``eta``,
     ``target_replacement``, ``target``, ``mechanism``, ``policies``, ``keep``, ``length`` and ``name`` are as of
     :class:`RAPTSanitizer`.
 
     Args:
         columns: Names of the columns with texts or nothing (None, NaN).
-        document: Name of the column with the document of each row: texts, or whole numbers.
-        ledger: Account to charge, with a path or ``postgresql://`` URL that every worker can open.
+        document: Name of the column with each row's document: texts, or whole numbers.
+        ledger: Account with a path or ``postgresql://`` URL for every worker.
         user: Name of the column with the user, whose account is also charged.
         keep_columns: Names of columns that pass in clear. Others are dropped.
         embeddings: "glove", "minilm", or a path that every worker can read.
@@ -43,13 +41,13 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     Raises:
         InvalidParameter: The ledger is in memory, or a value is invalid.
-        PrivateDataError: The ledger has a key of its own, which no pickle may show.
-        PlanError: The ledger counts in distances of another table.
+        PrivateDataError: The ledger has a key of its own.
+        PlanError: The ledger is for another table.
 
     Formal guarantee:
         That of :class:`RAPTSanitizer`: one release of a row is eta-metric-private in its texts, and releases add up in
-        the ledger, over all workers and retries. In clear are the number of rows, their order, missing or blank texts,
-        and which rows have equal texts, document and user.
+        the ledger, over all workers and retries. In clear are the number of rows, their order, blank texts, and which
+        rows have equal texts, document and user.
 
     Examples:
         >>> ledger = MetricLedger(200.0, "letters.ledger")
@@ -111,8 +109,8 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         """Sanitize one batch: all new rows are charged together, or none.
 
         Raises:
-            InvalidParameter: A column is missing or holds no texts, a row has no document key, or a pandas frame has an
-                index of its own, which would leave in clear.
+            InvalidParameter: A column is missing or holds no texts, a row has no document key, or a pandas frame has
+                its own index.
             BudgetExceeded: An account has too little left. Nothing was charged.
             LedgerError: The ledger cannot be trusted or written.
         """

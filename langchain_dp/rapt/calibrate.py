@@ -47,9 +47,8 @@ class Calibration:
         target: The calibration target, in words.
         replacement: Probability that a word is replaced by another.
         interval: Its 95% interval.
-        unchanged: Quantiles over words of the probability to stay unchanged: (share of words, upper bound).
-        inversion: Share of words guessed by an attacker who knows the word frequencies: the best for "exponential", the
-            better of two simulated ones for "laplace".
+        unchanged: Quantiles of the probability to stay unchanged: (share of words, upper bound).
+        inversion: Share of words guessed by an attacker who knows their frequencies, simulated for "laplace".
         inversion_interval: Its 95% interval.
         blind: Share guessed without the release.
         neighbor_distance: Mean distance of a word to its nearest neighbor.

@@ -76,10 +76,9 @@ class Folded:
 
 
 def readings(text: str) -> list[Folded]:
-    r"""Return the copies of a text that recognizers read: encodings are ambiguous.
+    """Return the copies of a text that recognizers read: encodings are ambiguous.
 
-    The first decodes all. The second keeps ``\n``, ``\r`` and ``\t``, which may begin a name in a path. The third reads
-    a backslash before another as a folder's end. The last is the text itself.
+    The first decodes all, the second no line breaks, the third no doubled backslash. The last is the text itself.
     """
     copies = [_decoded(text)]
     if _BREAK.search(text):
@@ -111,7 +110,7 @@ def _small(letter: str) -> str:
 def united(text: str, find: Callable[[str], Iterable[Span]]) -> list[Span]:
     """Find entities in every reading of a text, and return their spans in the text.
 
-    Drop a later reading's span that, shrunk to whole encoded characters, lies inside one of the first.
+    A later span counts unless, without cut characters, the first reading covers it.
     """
     first, *others = readings(text)
     spans = [(*first.span(start, end), kind) for start, end, kind in find(first.text)]
@@ -140,7 +139,7 @@ def _without_cut(start: int, end: int, encoded: Sequence[tuple[int, int]]) -> tu
 
 
 def merged(spans: Iterable[Span], *, touching: bool = False) -> list[Span]:
-    """Join overlapping (or touching) spans under the kind of the longest."""
+    """Join overlapping (or touching) spans under the longest one's kind."""
     whole: list[Span] = []
     widest = 0
     for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):

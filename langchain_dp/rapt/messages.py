@@ -1,7 +1,4 @@
-"""Rebuilds messages field by field, so that an unknown field cannot carry raw text on.
-
-A walk passes each text through ``swap``: first to collect texts, then to insert released ones.
-"""
+"""Rebuilds messages field by field, so that an unknown field cannot carry raw text on."""
 
 from __future__ import annotations
 
@@ -408,14 +405,12 @@ def _medium(block: Mapping[str, Any], swap: Swap, note: Note) -> dict[str, Any]:
 
 
 def _is_public(key: str, value: Any) -> bool:
-    """Return whether a field for a kind of file holds no text."""
     if key == "detail" and isinstance(value, str):
         return value in _DETAILS
     return key not in _KINDS or not isinstance(value, str) or _KIND.fullmatch(value) is not None
 
 
 def _named(block: Mapping[str, Any], place: str) -> str | None:
-    """Return a name or id, which passes in clear. Refuse other types."""
     value = block.get(place)
     if value is not None and not isinstance(value, str):
         raise InvalidParameter(

@@ -38,15 +38,16 @@ def nothing(payload: Any) -> dict[str, str]:
 
 
 class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Sanitizes all messages of every model call of an agent, with tool calls and tool results.
+    """Sanitizes all messages of every model call of an agent, with tool calls and results.
 
     The agent's state keeps the raw messages. Each message is a document of the account and is paid once. An unchanged
     reply of the model passes free.
 
     Put BEFORE this one a middleware that adds private text to a request, and AFTER it one that asks its own model about
-    the request. A hook on the state reads raw messages anywhere, so its model must be behind the sanitizer:
+    the request. A hook on the state reads raw messages, so its model must be behind the sanitizer:
     ``SummarizationMiddleware(model, summarizer=sanitizer | instruct | model | StrOutputParser())``. ``create_agent``
-    raises :class:`InvalidParameter` otherwise. Call the agent in ``with private_run():``, or tracers see the raw state.
+    raises :class:`InvalidParameter` where it finds such a model in attributes. Call it in ``with private_run():``, or
+    tracers see the raw state.
 
     Args:
         sanitizer: Sanitizer of messages and system prompt, by its ``MessageRules``.
@@ -57,8 +58,8 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         InvalidParameter: No message could ever reach the sanitizer's limit: without a user, each is charged once.
 
     Formal guarantee:
-        That of the sanitizer, for everything that the model reads of the messages. Keys of arguments and answers that
-        the agent's tools declare pass in clear. Effects of tools, and tool and schema descriptions, are not covered.
+        That of the sanitizer, for everything that the model reads of the messages. Keys that the agent's tools declare
+        pass in clear. Effects and descriptions of tools are not covered.
 
     Examples:
         >>> agent = create_agent(model, tools, middleware=[RAPTMiddleware(sanitizer)])
@@ -163,7 +164,7 @@ def _first(part: Any) -> Any:
 
 
 def _declared(request: ModelRequest[Any]) -> list[str]:
-    """Return parameter names of tools and answer schema: public words."""
+    """Return parameter names of tools and answers."""
     schemas: list[Any] = [spec.json_schema for spec in getattr(request.response_format, "schema_specs", ())]
     schemas += [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
     return sorted({key for schema in schemas for key in _properties(schema)})

@@ -83,8 +83,7 @@ class ParaphraseOptions:
 class TextParaphraser:
     """The engine of :class:`RAPTParaphraser`.
 
-    A paraphrase is pure local T 4 C / tau-DP: per token, the text moves every log-weight, and the log of their sum, by
-    at most C / tau up or down.
+    Per token, the text moves every log-weight, and the log of their sum, by at most C / tau up or down.
     """
 
     mechanism = "paraphrase"
@@ -141,8 +140,8 @@ class TextParaphraser:
 class RAPTParaphraser(RAPTSanitizer):
     """Rewrites every text with a local model, one token at a time, and charges the cost.
 
-    At equal success of attackers, a paraphrase keeps more meaning than words drawn one by one, but a small model also
-    invents. Inputs, ``messages``, ``documents``, ``limit``, ``cache`` and ``name`` are as of :class:`RAPTSanitizer`.
+    A paraphrase keeps more meaning than drawn words, but a small model also invents. Inputs, ``messages``,
+    ``documents``, ``limit``, ``cache`` and ``name`` are as of :class:`RAPTSanitizer`.
 
     Args:
         model: Local model, which reads the texts: ``LlamaCppEnsemble()``, ``TransformersEnsemble(...)``.
@@ -150,14 +149,14 @@ class RAPTParaphraser(RAPTSanitizer):
         ledger: Account to charge, for whole texts only.
 
     Raises:
-        InvalidParameter: A value is invalid, or the model scores no next tokens.
+        InvalidParameter: The model scores no next tokens.
         PlanError: The ledger counts in distances of words.
         ModelUnavailable: The model does not answer. The charge for texts that it received is lost.
 
     Formal guarantee:
-        One paraphrase is pure eta-local differential privacy between any two texts that are not blank, eta = T 4 C /
-        tau: 320 at the defaults. Releases of the same text, and the texts of one document or message, add up in the
-        ledger. No such number can be relied on alone: the protection is the measured failure of attackers.
+        One paraphrase is pure eta-local differential privacy between any two texts that are not blank,
+        eta = T 4 C / tau = 320 at the defaults. Releases of the same text, and the texts of one document or message,
+        add up. At this scale only the measured failure of attackers protects.
         Source: [1], with the clip of [2]. That a token costs 4 C / tau is shown by enumeration.
 
     Examples:

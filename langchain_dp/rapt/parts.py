@@ -37,7 +37,7 @@ ID = "id"
 
 @dataclasses.dataclass(frozen=True)
 class DocumentRules:
-    """Rules for the metadata and the account of a document. Public. Unlisted metadata is dropped.
+    """Rules for a document's metadata and account. Public. Unlisted metadata is dropped.
 
     Args:
         metadata_keep: Keys that pass in clear. "id" keeps the document's own id, otherwise only a random UUID stays.
@@ -125,7 +125,7 @@ class SplitInput:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Rules for inputs, a ``stamp`` of facts, and a keyed ``mark`` of public texts."""
+    """Rules, a ``stamp`` of facts, and a keyed ``mark`` of public texts."""
 
     messages: MessageRules
     documents: DocumentRules
@@ -170,7 +170,6 @@ def check_keys(user: str | None, document: str | None) -> None:
 
 
 def split(value: Any, rules: Rules, user: str | None, document: str | None, keys: Collection[str] = ()) -> SplitInput:
-    """Split an input. Further JSON ``keys`` pass in clear."""
     check_keys(user, document)
     if isinstance(value, str):
         return SplitInput([Unit((value,), user, document)], lambda released: released[0][0])
@@ -212,7 +211,6 @@ def _is_message(value: object) -> bool:
 def split_mappings(
     mappings: Sequence[Mapping[str, Any]], rules: Rules, keep: Collection[str], user_key: str | None
 ) -> SplitInput:
-    """Split mappings, one unit each. Values under ``keep`` pass."""
     if isinstance(keep, str) or not isinstance(keep, Iterable) or not all(isinstance(key, str) for key in keep):
         raise InvalidParameter(f"Expected keep of type {type(keep).__name__} to be a list of keys: ['label'].")
     keep = frozenset(keep)

@@ -93,7 +93,6 @@ class PlaceholderMap:
         self._beginnings.update(placeholder[:length] for length in range(1, len(placeholder)))
 
     def learn(self, entries: Iterable[Entry]) -> None:
-        """Add stored entries, also over entries of the same placeholders."""
         with self._lock:
             for label, original, placeholder in entries:
                 match = PLACEHOLDER.fullmatch(placeholder)
@@ -132,7 +131,7 @@ class PlaceholderMap:
     def again(self, text: str) -> list[Span]:
         """Find known originals in ``text``, as whole words of three characters, or two of writing without spaces.
 
-        A single word is found as it was met and in capitals ("will" is seldom Will), others in any case.
+        A single word is found as it was met and in capitals, others in any case.
         """
         with self._lock:
             for kind, original, _ in itertools.islice(self._entries.values(), self._looked, None):
@@ -196,8 +195,7 @@ class PlaceholderMap:
 class PlaceholderReleases:
     """Replaces entities by placeholders, without a charge, because nothing formal is promised.
 
-    Under ``hidden``, placeholders of the map ``kept`` stay. ``rest`` releases the words between. None: they pass in
-    clear.
+    Under ``hidden``, placeholders of ``kept`` stay. ``rest`` releases the words between.
     """
 
     def __init__(

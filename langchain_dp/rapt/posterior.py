@@ -32,7 +32,13 @@ _PSEUDO = 64.0  # weight of the fitted shape, in simulated vectors
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnigramPrior:
-    """Candidates, their log-probabilities, and the probability ``unseen`` of others."""
+    """Candidates of a guess.
+
+    Args:
+        ids: The candidates, each once.
+        log: Their log-probabilities.
+        unseen: Probability of all others.
+    """
 
     ids: Ids = dataclasses.field(repr=False)
     log: Floats = dataclasses.field(repr=False)
@@ -43,7 +49,7 @@ class UnigramPrior:
         return int(self.ids[self.log.argmax()])
 
     def including(self, seen: Ids, vocabulary: Vocabulary) -> UnigramPrior:
-        """Add released words, each as likely as any unseen word."""
+        """Add released words, each as likely as any unseen one."""
         new = np.setdiff1d(seen, self.ids)
         if not (self.unseen and len(new)):
             return self
@@ -115,10 +121,9 @@ class ExponentialChannel:
 
 
 class LaplaceChannel:
-    """The noise mechanism, which has no closed form.
+    """The noise mechanism: averages the posteriors of seeded noisy vectors in a word's cell.
 
-    The posterior given a word averages those given the noisy vectors in its cell, over ``draws`` seeded releases. A
-    fitted shape, b [x = w] - c eta |x - w|, weighs 64 draws.
+    A fitted shape, b [x = w] - c eta |x - w|, weighs 64 draws.
     """
 
     def __init__(
@@ -163,7 +168,6 @@ class LaplaceChannel:
         return _posterior(log, self._prior)
 
     def _fitted(self, true: Ids, released: Ids) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return slope and bonus that guess most, and the likeliest ones."""
         apart = self._vectors.distances(self._vocabulary.points(released))
         same = released[:, None] == self._prior.ids
         every, own = np.arange(len(true)), same.argmax(axis=1)
@@ -244,7 +248,7 @@ class ExactInversion(Inversion):
 
 
 class SimulatedInversion(Inversion):
-    """Success on the noise mechanism of the better guess: the released word, or the likeliest."""
+    """The better guess on the noise mechanism."""
 
     def __init__(self, population: Ids, sample: Ids, vocabulary: Vocabulary, threads: int | None) -> None:
         super().__init__(population)

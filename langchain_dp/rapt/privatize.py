@@ -42,8 +42,7 @@ _FIELDS: dict[Kind, tuple[str, str]] = {
 class Policies:
     """Treatment of each kind of feature. By default only the number of tokens leaves in clear.
 
-    "privatize" replaces a feature like a word, code per token. "keep" passes it in clear. "placeholder" writes its
-    kind.
+    "privatize" replaces it like a word. "keep" passes it in clear. "placeholder" writes its kind.
 
     Args:
         numbers: Numbers, times and amounts.
@@ -83,18 +82,17 @@ class TextPrivatizer:
     Args:
         vocabulary: Public table.
         eta: Privacy loss per unit of distance and token, at least 1e-9.
-        mechanism: "laplace" adds noise to the token's vector and takes the nearest word. "exponential" draws a word by
-            its distance, and keeps more meaning at the same eta.
+        mechanism: "laplace" adds noise to the token's vector. "exponential" draws by distance, and keeps more meaning.
         policies: Treatment of numbers, dates, addresses, marks and code.
         keep: Words that stay in clear, compared in lower case.
-        length: Fixed number of tokens of every output, padded or cut. None: the length is in clear.
+        length: Fixed number of tokens and kept features of every output. None: the length is in clear.
         rng: Source of randomness. None: the operating system.
         threads: Threads to search with.
 
     Formal guarantee:
         For two texts that agree on what :meth:`notes` says is in clear (by default the number of tokens), the chance
         of any output changes by a factor of at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i.
-        All unknown words have the same vector. k releases cost k times as much. Eta is not an epsilon.
+        All unknown words have the same vector. k releases cost k times as much.
 
     Examples:
         >>> privatizer = TextPrivatizer(load("glove"), eta=4.0, mechanism="exponential")

@@ -1,8 +1,8 @@
 """Releases under metric privacy: look up, charge, draw, store. No caller may change this order.
 
-A text that was released before is returned again, free. To hide that choice, equal documents of one call get separate
-releases, and so do texts of different users. Under a limit per document, user and texts alone identify an unnamed
-document, or repetition would evade it.
+With ``reuse``, a text is released once. To hide repeats, equal documents of one call get separate releases, and so do
+texts of different users. An observer of two calls still sees which texts are equal. Under a limit per document, user
+and texts alone identify an unnamed document, or repetition would evade it.
 """
 
 from __future__ import annotations
@@ -244,7 +244,6 @@ class _Flights(forks.ForkSafe):
         self._under_way = {}
 
     def claim(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[concurrent.futures.Future[None]]]:
-        """Claim free keys. Return them, and the futures of others."""
         with self._lock:
             mine = [key for key in keys if key not in self._under_way]
             others = [self._under_way[key] for key in keys if key in self._under_way]

@@ -170,10 +170,7 @@ def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -
 
 
 class Restorer(Runnable[Any, Any]):
-    """Restores the originals of placeholders, also in streams. Callbacks see its input only.
-
-    The whole chain's run shows the output: use ``with private_run():``.
-    """
+    """Restores originals, also in streams. Callbacks of its own run never see them."""
 
     name = "Restorer"
 
@@ -194,7 +191,7 @@ class Restorer(Runnable[Any, Any]):
         )
 
     def inside(self, value: Any, *, arguments: bool = False) -> Any:
-        """Restore a part of a value. A tool's argument may be an address."""
+        """Restore a part of a value, also a tool's argument."""
         return each_text(value, functools.partial(self._one, arguments=arguments), keys=True)
 
     def _one(self, value: Any, *, arguments: bool) -> Any:
@@ -221,7 +218,6 @@ class Restorer(Runnable[Any, Any]):
         return self.inside(block, arguments=True)
 
     def pushing(self, *, inside: bool = False) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
-        """Return two functions for one stream: next chunk, and rest."""
         text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
         last: list[str | None] = [None]
         keys: dict[str, tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]] = {}

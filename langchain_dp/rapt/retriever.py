@@ -32,14 +32,13 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
     """Wraps a retriever and sanitizes the query that leaves, the documents that come back, or both.
 
     With ``query=True``, tracers see the sanitized query only. With ``documents=True``, the inner retriever runs without
-    callbacks, tracing and logs. Charges are as of :meth:`RAPTSanitizer.invoke` and
-    :meth:`RAPTSanitizer.transform_documents`.
+    callbacks, tracing and logs.
 
     Args:
         retriever: Inner retriever, or any Runnable from a str to documents.
         sanitizer: Sanitizer of both.
-        query: For a search engine outside the trust boundary.
-        documents: For a private index.
+        query: Sanitize the query, for a search engine outside the trust boundary.
+        documents: Sanitize the documents of a private index.
         k: Largest number of documents to return and pay for.
 
     Raises:
@@ -49,8 +48,7 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
 
     Formal guarantee:
         That of the sanitizer: one release per query and per document. Which documents come back, in which order and how
-        many, is NOT covered: many queries can reveal their words. For untrusted users, sanitize first and index the
-        result.
+        many, is NOT covered. For untrusted users, sanitize first and index the result.
 
     Examples:
         >>> SanitizingRetriever(retriever=retriever, sanitizer=sanitizer).invoke(question)  # the query leaves sanitized

@@ -152,32 +152,30 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     Accepts a str, messages, a prompt value or documents, and returns the same type: ``sanitizer | prompt | llm``. A
     :class:`MetricLedger` is charged before each release. A text that was released before is returned again.
 
-    Callbacks and tracers never see the input of the sanitizer's own run. The ROOT run of a chain still shows the
-    chain's raw input: use ``with private_run():``. For the account, each text, message, ``Document`` or example is a
-    document, named by ``document`` (or ``document_key``), otherwise identified by its words and its user.
+    Tracers never see the input of the sanitizer's own run. The ROOT run of a chain shows its raw input: use ``with
+    private_run():``. For the account, each text, message, ``Document`` or example is a document, named by ``document``
+    (or ``document_key``), otherwise identified by its words and its user.
 
     Args:
-        embeddings: "glove", "minilm", a path, an object with words and vectors (``Embeds``), or a ``Vocabulary``.
+        embeddings: "glove", "minilm", a path, an ``Embeds`` object, or a ``Vocabulary``.
         eta: Loss per unit of distance, in nats. Alternatively give one target:
         target_replacement: Probability that a word is replaced by another.
         target: Share of words that an attacker may guess, and public texts to calibrate on.
-        mechanism: "exponential" draws a word by its distance. "laplace" adds noise to its vector, as in the paper, and
-            needs a far larger eta.
+        mechanism: "exponential" draws by distance. "laplace" adds noise to the word's vector, as in the paper.
         policies: Treatment of numbers, dates, addresses, punctuation and code.
         keep: Words that stay in clear.
         length: Fixed number of tokens of every output.
         messages: Parts of messages that pass in clear.
-        documents: Metadata that pass in clear, and account keys of documents.
+        documents: Metadata that pass in clear, and account keys.
         ledger: Account to charge. None: one in memory, with ``limit``.
         limit: Largest total eta of one user, and of one document.
-        cache: Return the earlier release, at no cost, for the same text, user and settings.
-        threads: Threads to draw with.
-        name: Name of the run, and of the caller in the ledger.
+        cache: Return the earlier release, free, for the same text, user and settings.
+        threads: Number of threads.
+        name: Name of the run and caller.
 
     Raises:
-        InvalidParameter: A value is invalid.
-        PlanError: The ledger counts in distances of another table.
-        MissingExtra: The package of a named table is not installed.
+        PlanError: The ledger is for another table.
+        MissingExtra: A named table is not installed.
 
     Formal guarantee:
         One release is eta-metric-private: for two texts that agree on what :meth:`certificate` lists as in clear,
@@ -246,7 +244,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     ) -> list[dict[str, Any]]:
         """Sanitize the values of few-shot examples or prompt variables, except under ``keep``: one release per mapping.
 
-        ``user_key`` names the user to charge and is not passed on.
+        Their own keys are in clear. ``user_key`` names the user to charge.
         """
         return self._core.release([split_mappings(mappings, self._core.rules, keep, user_key)])[0]  # type: ignore[no-any-return]
 
@@ -256,7 +254,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
         Raises:
             InvalidParameter: A value is no document, or lacks its user or document key.
-            BudgetExceeded: An account has too little left. Nothing was charged.
         """
         listed: Any = run_redacted(_checked, PrivateArgs.of(documents))
         return self.invoke(listed, **kwargs)  # type: ignore[no-any-return]

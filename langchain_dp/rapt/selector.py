@@ -20,8 +20,7 @@ from langchain_dp.redact import redact_errors
 class SanitizingExampleSelector(BaseExampleSelector):
     """Wraps a selector or a list of examples, and sanitizes the selected examples before they enter a prompt.
 
-    An example that was selected before is returned again at no cost. Braces outside JSON become parentheses: few-shot
-    templates format a text twice.
+    An example that was selected before is returned again at no cost. Braces outside JSON become parentheses.
 
     Args:
         examples: A selector, or a list of examples, all of which are selected.

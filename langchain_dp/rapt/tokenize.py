@@ -1,7 +1,4 @@
-"""Cuts a text into features (words, numbers, dates, addresses, marks, code), and joins words to a text.
-
-All rules are public, so no private feature can bypass the mechanism.
-"""
+"""Cuts a text into features (words, numbers, dates, addresses, marks, code) by public rules, and joins words."""
 
 from __future__ import annotations
 
@@ -93,7 +90,6 @@ def normal(word: str) -> str:
 
 
 def ending(word: str) -> list[str]:
-    """Split off a word's ending ("do", "n't")."""
     straight = word.replace("\u2019", "'")
     for end in _ENDINGS:
         if len(word) > len(end) and straight.lower().endswith(end):

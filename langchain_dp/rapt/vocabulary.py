@@ -63,7 +63,7 @@ class WordTokenizer:
 
 
 class WordPieceTokenizer:
-    """A BERT-like model's, without truncation."""
+    """The tokenizer of a BERT-like model, without truncation."""
 
     def __init__(self, path: Path, words: Sequence[str], unknown: int | None) -> None:
         self._words = words
@@ -87,7 +87,7 @@ class WordPieceTokenizer:
 
 
 class ForeignTokenizer:
-    """A user's object."""
+    """A user's tokenizer."""
 
     def __init__(self, embeds: EmbedsSubwords, size: int) -> None:
         self.embeds = embeds
@@ -129,8 +129,7 @@ class Vocabulary:
         kind: "word" or "subword".
 
     Raises:
-        InvalidParameter: Words and vectors do not match, a word occurs twice, a vector holds NaN, or fewer than two
-            words may be written.
+        InvalidParameter: Words and vectors do not match, a word occurs twice, or a vector holds NaN.
 
     Examples:
         >>> vocabulary = Vocabulary(["fever", "cough", "rash"], [[0.0, 1.0], [0.2, 0.9], [1.0, 0.0]])
@@ -201,7 +200,7 @@ class Vocabulary:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Mask of written ids."""
+        """Mask of allowed ids."""
         return self.table.allowed
 
     def points(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -37,19 +37,17 @@ class PrivacyBlocks:
         place: Folder of the ledgers, made if absent, with one file per block. Or a URL as of :class:`PrivacyLedger`.
         budget_per_block: The most that all releases about the records of one block may cost.
         by: Length of a block: "day", "week", "month" or "year".
-        time_key: Key of the public time that a record came in: a date, a datetime, or a str that begins with an ISO
-            date.
+        time_key: Key of a record's time, which ledgers show: a date, a datetime, or an ISO str.
 
     Raises:
-        InvalidParameter: A value is invalid.
         LedgerMismatch: The place holds blocks of another length.
         LedgerError: The register of records cannot be trusted or written.
 
     Formal guarantee:
         All releases together are (epsilon, delta)-differentially private in any one record, with the budget of its
         block: neighbors differ in a record, not in its time. A release over several blocks reserves its whole claim in
-            each
-        of them first. A record that returns under another block is refused by a keyed fingerprint of its id or text.
+        each of them first. A record that returns under another block is refused by a keyed fingerprint of its id or
+        text.
 
     References:
         McSherry 2009 (parallel composition). Luo, Pan, Tholoniat, Cidon, Geambasu, Lécuyer 2021 (budgets per block).
@@ -111,12 +109,11 @@ class PrivacyBlocks:
     ) -> tuple[PrivateRecords, PrivacyLedger]:
         """Return the records of some blocks, and the ledger that charges each of them.
 
-        ``blocks`` are names such as "2026-11", "2026-W48", "2026-11-30" or "2026". Other arguments are as of
-        :class:`PrivateRecords`.
+        ``blocks`` are names such as "2026-11" or "2026-W48". Other arguments are as of :class:`PrivateRecords`.
 
         Raises:
-            InvalidParameter: A record has no time, or belongs to another block already, or the time is the text or the
-                label. The message gives positions, never content.
+            InvalidParameter: A record has no time, or belongs to another block already. The message gives positions,
+                never content.
         """
         names = self._checked(blocks)
         if self._time_key in (text_key, label_key):

@@ -33,7 +33,6 @@ def label_name(label: object) -> str | None:
 
 
 def named_words(words: object) -> dict[str, str]:
-    """Return stripped words by label."""
     if not isinstance(words, Mapping):
         raise InvalidParameter(f"Expected words of type {type(words).__name__} to map labels to words.")
     for label, word in words.items():
@@ -49,7 +48,6 @@ def named_words(words: object) -> dict[str, str]:
 
 
 def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
-    """Return each label's word, or itself."""
     # A template may know more labels than are asked for. Another spelling is an error.
     written = {label.strip().casefold() for label in labels}
     unknown = [label for label in given if label not in labels]
@@ -196,7 +194,7 @@ def _says(value: object) -> bool:
 
 
 def exact(value: Any) -> Any:
-    """Return a plain string, also of an enum's, which may be written differently."""
+    """Return a plain string: an enum's may be written differently."""
     return str.__str__(value) if isinstance(value, str) else value
 
 

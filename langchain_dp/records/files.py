@@ -25,16 +25,7 @@ MOST = 10
 
 
 class RowErrors:
-    """Collects the faults of rows, ``rows`` in a message, and raises one error about all of them.
-
-    Examples:
-        >>> faults = RowErrors("line {} of notes.jsonl")
-        >>> for line in (2, 5, 7):
-        ...     faults.add(line, "Expected {where} to be a JSON object. Repair it.")
-        >>> faults.raise_any()
-        Traceback (most recent call last):
-        langchain_dp.errors.InvalidParameter: Expected lines 2, 5 and 7 of notes.jsonl to be a JSON object. Repair it.
-    """
+    """Collects the faults of rows, and raises one error about all of them."""
 
     def __init__(self, rows: str = "example {}") -> None:
         self._rows = rows
@@ -109,7 +100,6 @@ def _until(lines: BinaryIO, end: int | None) -> Iterator[bytes]:
 
 
 def _no_lines(first: bytes) -> str:
-    """Return a remedy for a file of another kind."""
     if first.startswith(b"\x1f\x8b"):
         return "it is compressed. Unpack it."
     if first.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):

@@ -30,21 +30,20 @@ class PrivateRecords:
     copying or serializing is an error: under add/remove neighbors even the number of records is private.
 
     Args:
-        examples: Mappings, LangChain documents, pydantic objects, dataclass objects or named tuples. A DataFrame, an
-            Arrow table, a dataset of Hugging Face, or a path to a JSONL or CSV file. Or another ``PrivateRecords``,
-            copied.
+        examples: Mappings, documents, pydantic objects, dataclass objects or named tuples. A DataFrame, an Arrow table,
+            a dataset of Hugging Face, or a path to JSONL or CSV. Or another ``PrivateRecords``, copied.
         text_key: Key, or column, of the text, which is kept under ``text``, too.
-        label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Its name, a str, is kept
-            under ``label``.
+        label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Its name is kept under
+            ``label``.
         label: Label of those that have no ``label_key``. Each may then be a plain str.
         user_key: Key, or column, of the record's user, a str or a whole number. Then neighbors differ in all records of
             one user, and replace-one makes the number of users public.
-        records_per_user: Most records of one user that take part, the oldest first. None: all of them in sums, one in
-            prompts and counts.
+        records_per_user: Most records of one user that take part, oldest first. None: all in sums, one in prompts and
+            counts.
 
     Raises:
-        InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives all positions, from 0,
-            never their content.
+        InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives all positions, never
+            content.
 
     Examples:
         >>> records = PrivateRecords([{"note": "Nobody came.", "kind": 1}], text_key="note", label_key="kind")
@@ -109,7 +108,6 @@ class PrivateRecords:
         faults.raise_any()
 
     def _check_keys(self, lacking: list[str]) -> None:
-        """Refuse an option whose key no example has."""
         if lacking:
             keys = " or ".join(repr(getattr(self, option)) for option in lacking)
             unlabelled = "; of texts without labels name one for all with label=" if lacking == ["label_key"] else ""
@@ -157,7 +155,7 @@ class PrivateRecords:
         return len(self.users())
 
     def total(self, step: Callable[[PrivateRecords], T]) -> T:
-        """Run a private step."""
+        """Run a step over all records. Private."""
         return step(self)
 
     def records_of(self, user: str, *, at_most: int | None = None) -> list[str]:
@@ -293,7 +291,7 @@ def id_of(value: object) -> object:
 
 
 def unknown_id(record_id: object) -> InvalidParameter:
-    """Make the error for an unknown id, which is not shown."""
+    """Make the error, which shows no id."""
     what = " to be a known id" if isinstance(record_id, str) else f"{shown(record_id)} to be a str"
     return InvalidParameter(f"Expected record_id{what}: the 'id' that the record came with, or what add() returned.")
 
@@ -317,10 +315,7 @@ def check_records(
     plain: bool = False,
     protects_users: bool = False,
 ) -> None:
-    """Raise InvalidParameter unless every record fits, with positions and no content.
-
-    ``protects_users`` says whether the caller's promise holds for all records of a user.
-    """
+    """Raise InvalidParameter unless every record fits, with positions and no content."""
     if records.user_key is not None and not protects_users:
         raise InvalidParameter(
             f"Expected PrivateRecords without user_key={records.user_key!r}: this class protects single records, not "
@@ -362,7 +357,7 @@ class FromDataFrame:
         label: str | None = None,
         **settings: Any,
     ) -> Self:
-        """Make one over the rows of a DataFrame, or another input of :class:`PrivateRecords`, whose keys it takes."""
+        """Make one over a DataFrame, with the keys of :class:`PrivateRecords`."""
         read = functools.partial(PrivateRecords, text_key=text_key, label_key=label_key, label=label)
         return cls._over(run_redacted(read, PrivateArgs.of(data), READING), settings)
 
@@ -372,7 +367,7 @@ class FromDataFrame:
 
 
 class KeepsExamples(HeldInputs, FromDataFrame):
-    """As :class:`FromDataFrame`, for classes that get their examples when they run."""
+    """Base of classes that get their examples when they run."""
 
     settings: Any
     _given: PrivateRecords | None = None
@@ -409,7 +404,6 @@ class KeepsExamples(HeldInputs, FromDataFrame):
         return records
 
     def _counted(self, examples: Examples | int | None) -> tuple[PrivateRecords | None, int]:
-        """Return a plan's records, if given, and their number."""
         given = as_int(examples)
         if isinstance(given, int):
             return None, given

@@ -43,24 +43,22 @@ class _Scan(NamedTuple):
 class RecordShards:
     """Private examples in many parts, for sums over more records than fit into memory.
 
-    Worker processes read the parts and add up. The exact sums leave them for the memory of this process, where noise is
-    drawn once. A killed worker's part is read again, and counted once. The release is the same as with all records in
-    memory. :class:`~langchain_dp.aggregate.DPPrototypeClassifier`, :class:`~langchain_dp.aggregate.DPLabelNamer` and
-    :class:`~langchain_dp.aggregate.DPSurvey` take it as examples, if an encoder reads them.
+    Worker processes read the parts and add up. This process draws noise once, on the exact sums. A killed worker's part
+    is read again, and counted once. :class:`~langchain_dp.aggregate.DPPrototypeClassifier`, ``DPLabelNamer`` and
+    ``DPSurvey`` take it, if an encoder reads them.
 
     Each record is a unit of its own. An ``id`` that occurs twice is refused within ``batch_size`` rows alone. A script
     needs ``if __name__ == "__main__":`` around the call. ``text_key``, ``label_key`` and ``label`` are as of
     :class:`~langchain_dp.PrivateRecords`.
 
     Args:
-        parts: Paths of JSONL (divided into 4 MB) or CSV files, a dataset of Hugging Face, or functions that return the
-            rows of one part. Or a dataset of Ray, whose workers keep raw rows: the cluster is inside the trust
-            boundary.
-        workers: Number of worker processes. 1: all in this process. None: one per processor.
+        parts: Paths of JSONL or CSV files, a dataset of Hugging Face, or functions that return a part's rows. Or a
+            dataset of Ray, whose cluster must be inside the trust boundary: it keeps raw rows.
+        workers: Worker processes. 1: this process. None: one per processor.
         batch_size: Most rows that a worker holds at a time.
 
     Raises:
-        InvalidParameter: There is no part, or a part is of another kind.
+        InvalidParameter: There is no part, or an unknown one.
 
     Examples:
         >>> examples = RecordShards(["june.jsonl", "july.jsonl"], workers=2)
@@ -204,7 +202,6 @@ def _results(step: Step[T], read: Callable[[Any], PrivateRecords], batch_size: i
 
 
 def _in_processes(work: Callable[[Any], T], parts: Sequence[Any], workers: int) -> Iterator[T]:
-    """Yield a result per part. Hand out a dead worker's parts again."""
     try:
         pickled, tasks = pickle.dumps(work), [pickle.dumps(part) for part in parts]
     except Exception as error:
@@ -264,7 +261,6 @@ def _work(part: bytes) -> Any:
 def _on_ray(
     dataset: Any, step: Step[T], read: Callable[[Any], PrivateRecords], workers: int, batch_size: int
 ) -> Iterator[T]:
-    """Yield a result per batch, in no order."""
     ray = importlib.import_module("ray.data")
     # Tasks, not actors, which would keep the processors that reading needs.
     rows = dataset.map_batches(

@@ -46,7 +46,6 @@ def rows_of(examples: object) -> Iterable[Any]:
 
 
 def _in_python(examples: object) -> Any:
-    """Return a dataset with Python's own values."""
     with_format, features = getattr(examples, "with_format", None), getattr(examples, "features", None)
     if not callable(with_format) or not isinstance(features, Mapping):
         return examples
@@ -59,7 +58,6 @@ def _in_python(examples: object) -> Any:
 
 
 def _classes(dataset: object) -> dict[str, list[str]]:
-    """Return public names of class numbers by column."""
     features = getattr(dataset, "features", None)
     columns = features.items() if isinstance(features, Mapping) else ()
     return {name: list(feature.names) for name, feature in columns if hasattr(feature, "int2str")}

@@ -57,7 +57,7 @@ _WHEN = "while an answer was written"
 class _PartialAnswer:
     """A charged answer that is not whole. Its number draws the same members again.
 
-    While ``drawing``, a token is not in ``tokens``: such an answer never continues, or it would be drawn twice.
+    While ``drawing``, it never continues: the token would be drawn twice.
     """
 
     number: int
@@ -74,17 +74,17 @@ class _PartialAnswer:
 
 
 class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
-    """Answers questions in free text, in the manner of private examples: support replies, summaries, descriptions.
+    """Answers questions in free text, in the manner of private examples.
 
-    Every record takes part in an answer by a secret coin, and moves the model's own guess of the next token by no more
-    than a clip. Style and common knowledge come through. A fact that few records hold CANNOT. ``budget``, ``ledger``,
-    ``name``, ``candidates``, ``temperature``, ``chat`` and ``made_with`` are as of :class:`DPExampleSynthesizer`.
+    Every record takes part by a secret coin, and moves the model's guess of the next token by no more than a clip.
+    Style and common knowledge come through. A fact that few records hold CANNOT. ``budget``, ``ledger``, ``name``,
+    ``candidates``, ``temperature``, ``chat`` and ``made_with`` are as of :class:`DPExampleSynthesizer`.
 
     Args:
-        model: Engine that scores next tokens. It sees the records, so it must run inside the trust boundary.
+        model: Engine that scores next tokens, inside the trust boundary: it sees the records.
         examples: Private records, as ``PrivateRecords`` takes them, with ``label`` as reply.
         max_queries: Answers that the noise is made for. The same question again is free.
-        members: Records that are expected to take part in one answer.
+        members: Records expected in one answer.
         max_new_tokens: Tokens of an answer, at most 512.
         sampling_probability: Rate of the records. None: ``members`` over their number, where that is public.
         prompts: Templates.
@@ -92,15 +92,14 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         quotas: Shares of ``max_queries`` per user, named by ``config={"configurable": {"user_id": "team-7"}}``.
 
     Raises:
-        InvalidParameter: A value is invalid, or the engine does not score next tokens.
+        InvalidParameter: The engine does not score next tokens.
         BudgetExceeded: The ledger has no room for the plan.
         PlanError: The ledger holds another plan under this name.
 
     Formal guarantee:
         All answers together are (epsilon, delta)-differentially private in the records, with the budget's neighbors,
         for any questions in any order. Each answer is charged one
-        :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn. The time that an answer
-        takes is not covered.
+        :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn. Its time is not covered.
 
     Examples:
         >>> replies = DPAnswerGenerator(model=LlamaCppEnsemble(), examples=tickets, budget=PrivacyBudget(3.0))
@@ -276,7 +275,6 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     # LangChain gives the config to functions with this argument.
     def _pieces(self, questions: Iterator[Question], config: RunnableConfig, *, whole: bool) -> Iterator[str]:
-        """Yield pieces of answers. ``whole`` shares concurrent answers."""
         user_id = user_of(self._plan, config)
         for question in questions:
             asked, epoch = self._asked(question), self._cache_epoch()
@@ -331,7 +329,6 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return self._engine.max_prompt_tokens // 2
 
     def _check_record_fits(self) -> None:
-        """Refuse public text that leaves records no room."""
         half, head = self._kept_for_records(), count_publicly(self._engine, self.prompts.head)
         if self._room.remaining(half, self.prompts.head, self.prompts.shown_as("")) < LEAST:
             raise InvalidParameter(
@@ -386,7 +383,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return self.prompts.asked(question, text_key=self._records.text_key)
 
     def plan(self) -> AnswersPlan:
-        """Forecast the cost of all answers and whether they are worth it. Spends nothing.
+        """Forecast cost and worth. Spends nothing.
 
         A new generator has reserved its budget already. Token counts come from the records: do not publish them.
 

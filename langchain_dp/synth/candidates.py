@@ -38,11 +38,11 @@ _MARKER = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s*")
 def write_candidates(
     model: Runnable[Any, Any], task: str, *, topics: int | Sequence[str] = 40, per_topic: int = 8
 ) -> list[str]:
-    """Let a model write public candidates: a list of topics first, then texts about each.
+    """Let a model write public candidates.
 
     Args:
-        model: A chat model or LLM, which sees the task alone, so it may run in a cloud.
-        task: Kind of the texts, in public words, such as "support tickets of an online shop".
+        model: A chat model or LLM, which sees the task alone.
+        task: Kind of the texts, in public words.
         topics: Number of topics, or the topics themselves.
         per_topic: Texts to ask for per topic.
 
@@ -85,8 +85,8 @@ def _lines(model: Runnable[Any, Any], prompt: str) -> list[str]:
 class DPExampleSelector:
     """Chooses examples for each label among public candidates, by private votes.
 
-    Each private record votes for the candidates that a public encoder finds nearest to it. The candidates with the most
-    noisy votes become the label's examples. No model sees a record.
+    Each private record votes for the candidates nearest to it. Those with the most noisy votes become the label's
+    examples. No model sees a record.
 
     Args:
         candidates: Public texts, some hundreds, e.g. of :func:`write_candidates`.
@@ -142,8 +142,7 @@ class DPExampleSelector:
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> SyntheticExamples:
-        """Release examples for each label. With a ledger in a file, the same records and name get the same ones again,
-        free.
+        """Release examples for each label. In a file ledger, the same records and name get the same ones again, free.
 
         Args:
             examples: Private examples, as of :class:`~langchain_dp.PrivateRecords`.
@@ -151,7 +150,7 @@ class DPExampleSelector:
             budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
             ledger: Ledger to charge, or a path.
             name: Name of the release in the ledger.
-            made_with: Certificates of released text among the candidates that does not carry its cost.
+            made_with: Certificates of released candidates that do not carry their cost.
             not_private_seed: Reproducible noise, which is not private.
 
         Raises: As :meth:`~langchain_dp.aggregate.DPPrototypeClassifier.fit`.

@@ -18,16 +18,14 @@ from langchain_dp.synth.answers import DPAnswerGenerator
 class ChatDPGenerator(PrivateChat):
     """A chat model that answers in the manner of private examples, and streams each token as it is drawn.
 
-    The question is the last human message. Earlier ones fill ``{history}`` in the template. The reply, or last chunk,
-    has the certificate in ``response_metadata["dp"]``. ``stop`` cuts the released answer: the rest is written and paid
-    for.
+    The question is the last human message. Earlier ones fill ``{history}``. Certificates are in
+    ``response_metadata["dp"]``. ``stop`` cuts the released answer: the rest is written and paid for.
 
     Args:
         generator: The private generator that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text, ``stop`` is no list of strings, or the generator has
-            ``quotas``.
+        InvalidParameter: There is no human message, ``stop`` is no list of strings, or the generator has ``quotas``.
 
     Formal guarantee:
         That of the generator. The chat model only renders released answers.

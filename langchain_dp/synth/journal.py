@@ -1,7 +1,7 @@
 """Journal of a synthesis: no released text is lost, and no round is drawn or paid for twice.
 
 A token is noted before its draw. Without a stored outcome it is not drawn again, since its value may be the reason. A
-round with a drawn token continues over the same records only: the number of texts must not reveal a change.
+begun round continues over the same records only: the number of texts must not reveal a change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WrittenText:
 
 @dataclasses.dataclass(frozen=True)
 class PartialText:
-    """The text that is being written, whose tokens have not left. ``tries`` counts resumptions since the last."""
+    """The text being written. ``tries`` counts resumptions since its last token."""
 
     number: int
     label: str
@@ -97,7 +97,6 @@ class SynthesisJournal(RunJournal):
         return [label for label in self.labels if label not in last] if last else []
 
     def has_begun(self) -> bool:
-        """Return whether an incomplete round may have a drawn token."""
         return bool((self.under_way is not None and not self.under_way.blank) or self._missing())
 
     def drawn(self, number: int, label: str) -> tuple[Token, ...]:
@@ -133,13 +132,11 @@ class SynthesisJournal(RunJournal):
             self.keep(WrittenText(self.under_way.number, self.under_way.label, "", "lost"))
 
     def give_up_round(self) -> None:
-        """Store that the begun round's missing texts are lost."""
         self.give_up()
         for label in self._missing():
             self.keep(WrittenText(self.written[-1].number, label, "", "lost"))
 
     def follows(self, older: SynthesisJournal) -> bool:
-        """Return whether this state may follow ``older``."""
         then, now = older.under_way, self.under_way
         if self.written[: len(older.written)] != older.written:
             return False

@@ -92,7 +92,7 @@ class AnswerPrompts(_ShowsRecord):
 
     Args:
         record: Template of one record. Its variables are keys of an example.
-        question: Template of the question, which ends where the answer begins. Its variables are those of an input.
+        question: Template of the question, which ends where the answer begins.
         head: Public text before the record.
         end: End of an answer.
 

@@ -138,7 +138,7 @@ class AnswersPlan(_TextPlan):
     Args:
         budget: The promise of all answers together.
         design: Rounds, one per answer, and their noise.
-        tokens: Estimated tokens to evaluate for one answer.
+        tokens: Estimated tokens of one answer.
         seconds: Estimated time of one answer. None: unknown.
         weak: Reasons why the promise is weak.
 
@@ -244,7 +244,6 @@ def certified(
 
 
 def public_certificate(engine: NextTokenScorer, *notes: str) -> PrivacyCertificate:
-    """Certify texts in which no record had a part."""
     return PrivacyCertificate(
         mechanism="the model alone",
         epsilon=0.0,

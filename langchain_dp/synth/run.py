@@ -49,7 +49,6 @@ class SynthesisRuns(PrivateRun):
         self._last_writer: TextWriter | None = None
 
     def _attached(self) -> _Opened | None:
-        """Return the started run, if its settings are the same."""
         plan = None if self._opened is not None else self._ledger.plan(self._name)
         return self._opened if plan is None else self._load(plan)
 
@@ -69,7 +68,7 @@ class SynthesisRuns(PrivateRun):
         return share, design
 
     def run(self, records: PrivateRecords, *, advance: Callable[[WrittenText], None], halted: Halted) -> None:
-        """Start or resume the run. ``advance`` gets every released text, earlier ones first."""
+        """Run or resume. ``advance`` gets every released text."""
         self._unit_notes = records.unit_notes()
         with run_lock(self._ledger, self._name):
             opened = self._take_up(self._ledger.plan(self._name) or self._reserved(records))

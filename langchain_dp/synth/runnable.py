@@ -35,41 +35,39 @@ from langchain_dp.synth.settings import SynthesisSettings
 
 
 class DPExampleSynthesizer(RunRunnable):
-    """Writes examples from private records on a local model. They are released once, and every later use is free.
+    """Writes examples from private records on a local model. Every later use is free.
 
     The records that take part move the public model's own guess of each token, by no more than a clip each. Style and
-    common knowledge of many records come through. Content of few records does not.
+    common knowledge come through, content of few records does not.
 
     Args:
-        model: Engine that scores next tokens (``LlamaCppEnsemble``, ``TransformersEnsemble``). It sees the records, so
-            it must run inside the trust boundary.
-        labels: Label -> public description for the model, or the labels alone. A description must not be taken from
-            the records, unless it was released, as by :class:`~langchain_dp.aggregate.names.DPLabelNamer`.
+        model: Engine that scores next tokens, inside the trust boundary: it sees the records.
+        labels: Label -> public description for the model, or the labels alone. No description may be taken from the
+            records, unless it was released, as by :class:`~langchain_dp.aggregate.names.DPLabelNamer`.
         count: Examples of all labels together.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged, or the path of one that is opened with the whole ``budget``.
+        ledger: Ledger that is charged, or a path.
         name: Name of the plan in the ledger. A run under the same name resumes.
         max_new_tokens: Tokens of one text at most.
-        members: Records that are expected to take part in one text.
+        members: Records expected in one text.
         sampling_probability: Rate of the records. None: by ``members``. Required under add/remove.
         prompts: Templates.
         min_words: Words of an example.
-        candidates: Most probable public tokens that are considered at each step.
-        temperature: Of the distribution that a token is drawn from.
+        candidates: Public tokens considered at each step.
+        temperature: Sampling temperature.
         chat: Use the model's chat template.
-        progress: Called with every released text, before the filters. True shows a bar, None on a terminal only.
-        labels_from_data: The labels were read off the records. No epsilon counts that: the certificate says so.
-        made_with: Certificates of released text that does not carry its cost, which is added up.
+        progress: Called with every released text. True shows a bar, None on a terminal only.
+        labels_from_data: The labels were read off the records, which no epsilon counts.
+        made_with: Certificates of released text that does not carry its cost.
 
     Raises:
-        InvalidParameter: A value is invalid, or the engine does not score next tokens.
+        InvalidParameter: The engine does not score next tokens.
 
     Formal guarantee:
         All released texts, kept or dropped, are together (epsilon, delta)-differentially private in the records, with
         the budget's neighbors (replace-one by default: their number is public). Each round is charged one
         :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn. The time of a run and the
-        local model are not covered. Source: the clip of Vinod et al. 2025 (InvisibleInk), with sampling, exact draws
-        and accounting of this package.
+        local model are not covered. Source: the clip of Vinod et al. 2025 (InvisibleInk).
 
     Examples:
         >>> synthesizer = DPExampleSynthesizer(
@@ -153,14 +151,13 @@ class DPExampleSynthesizer(RunRunnable):
     def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> SyntheticExamples:  # noqa: A002  # Runnable's name
         """Write the examples, or those that are missing.
 
-        The run's own callbacks see neither the records nor their number. The run AROUND it does, as in ``synthesizer |
-        chain``: pass ``PrivateRecords``, or wrap the call in ``private_run()``. After a crash invoke again with the
-        same records. A text whose drawn token was not stored is given up.
+        Its own callbacks see no records. Those of a run AROUND it do: pass ``PrivateRecords``, or use
+        ``private_run()``. After a crash invoke again with the same records.
 
         Raises:
-            InvalidParameter: Records or settings do not fit. Nothing was spent.
+            InvalidParameter: Records do not fit. Nothing was spent.
             BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
-            PlanError: The ledger holds another plan under this name, or a round that has begun was over other records.
+            PlanError: The ledger holds another plan under this name, or a begun round had other records.
             ModelUnavailable: The model does not answer public text.
         """
         reject_extra_kwargs(kwargs)
@@ -192,7 +189,6 @@ class DPExampleSynthesizer(RunRunnable):
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[Callable[[WrittenText], None]]:
-        """Yield a function that passes texts to ``progress``, or to a bar."""
         callback, bar_shown = (self._progress, False) if callable(self._progress) else (None, self._progress)
         failures: list[str] = []
         total = self.settings.rounds * len(self.settings.labels)

@@ -100,7 +100,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
             yield rest
 
     def get_state(self, config: RunnableConfig, **kwargs: Any) -> Any:
-        """Restore the graph's state."""
+        """Return the restored state."""
         return self._restored_state(self.agent.get_state(config, **kwargs))
 
     async def aget_state(self, config: RunnableConfig, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         return await asyncio.to_thread(self._restored_state, await self.agent.aget_state(config, **kwargs))
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[Any]:
-        """Restore the graph's states."""
+        """Yield the restored states."""
         yield from map(self._restored_state, self.agent.get_state_history(config, **kwargs))
 
     async def aget_state_history(self, config: RunnableConfig, **kwargs: Any) -> AsyncIterator[Any]:
@@ -167,7 +167,6 @@ def _hidden(conversation: Conversation, value: Any, parts: Sequence[str]) -> Any
 
 
 def _hidden_state(conversation: Conversation, state: dict[str, Any], **whose: bool) -> dict[str, Any]:
-    """Hide all texts of a state. Leave out the conversation's name."""
     hide = functools.partial(conversation.pseudonymizer.sanitize, **whose)
     hidden = {key: each_text(value, hide, keys=True) for key, value in state.items() if key not in ("messages", PARTS)}
     if "messages" in state:
@@ -210,7 +209,6 @@ def _resumed(value: Any, hide: Callable[[Any], Any]) -> Any:
 
 
 def hidden_goto(conversation: Conversation, goto: Any, parts: Sequence[str], **whose: bool) -> list[Any]:
-    """Hide the states of a ``Command``, and name the conversation."""
     targets = []
     for target in goto if isinstance(goto, (list, tuple)) else [goto]:
         if hasattr(target, "arg"):
@@ -250,7 +248,6 @@ class _Restored:
         return self._restorer.inside(value)
 
     def part(self, part: Any) -> Any:
-        """Restore one part of a stream. A cut placeholder waits."""
         return self._streamed(part, lambda inner: inner)
 
     def _streamed(self, part: Any, around: Any) -> Any:

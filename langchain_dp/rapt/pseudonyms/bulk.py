@@ -16,11 +16,10 @@ from langchain_dp.redact import redact_errors
 
 
 class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
-    """Replaces entities in columns of a batch, like :class:`Pseudonymizer`, in any worker. NOT formal privacy: no
-    epsilon.
+    """Replaces entities in columns of a batch, like :class:`Pseudonymizer`, in any worker. NOT formal privacy.
 
-    For the libraries and batches of :class:`~langchain_dp.rapt.SanitizeBatches`. A row is a conversation: its columns
-    share placeholders, which start at 1. A repeated batch comes out the same, except for encrypted maps.
+    A row is a conversation: its columns share placeholders. A repeated batch comes out the same, except for encrypted
+    maps.
 
     Args:
         build: Builds the pseudonymizer in each worker: no pickle holds its terms.
@@ -31,7 +30,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
 
     Raises:
         InvalidParameter: ``build()`` is no Pseudonymizer without ``remaining_text_sanitizer=``, or names contradict.
-        MissingExtra: ``map_column`` is given, and cryptography is not installed.
+        MissingExtra: cryptography is not installed.
 
     Formal guarantee:
         None. ``certificate().private`` is False.
@@ -76,7 +75,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
 
     @redact_errors()
     def __call__(self, batch: B) -> B:
-        """Hide one batch's entities. InvalidParameter: A column is missing or holds other values than texts."""
+        """Hide one batch's entities. InvalidParameter: A column is missing or holds no texts."""
         columns = Columns(batch)
         columns.check_only(self._kept)
         pseudonymizer, cipher = self._open()

@@ -1,7 +1,4 @@
-"""Stores the maps of conversations: in memory, or encrypted in the state of a graph.
-
-Parts of a map are only added, so that concurrent tools can each add theirs.
-"""
+"""Stores the maps of conversations: in memory, or encrypted in the state of a graph."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _UNSAID = {"id", "type", "response_metadata", "usage_metadata"}
 
 
 class Conversation:
-    """One conversation, its map encrypted by ``cipher`` or in memory. ``secret`` keys its marks."""
+    """One conversation. ``cipher`` encrypts its map, ``secret`` keys its marks."""
 
     def __init__(self, name: str, pseudonymizer: Pseudonymizer, cipher: Any, secret: bytes | None = None) -> None:
         self.name = name
@@ -84,7 +81,7 @@ class Conversation:
 
 
 def _ordered(value: Any) -> Any:
-    """Ignore the order of keys, and tuples, which a checkpoint makes lists."""
+    """Ignore key order, and tuples, which a checkpoint makes lists."""
     if isinstance(value, dict):
         return sorted(((repr(key), _ordered(inner)) for key, inner in value.items()), key=lambda pair: pair[0])
     return [_ordered(inner) for inner in value] if isinstance(value, (list, tuple)) else value
@@ -103,7 +100,6 @@ class Conversations:
         self._open: OrderedDict[str, Conversation] = OrderedDict()
 
     def open(self, parts: Sequence[str]) -> Conversation:
-        """Open a state's conversation, or a new one."""
         name = parts[0].partition(".")[0] if parts else secrets.token_hex(8)
         with self._lock:
             conversation = self._open.get(name)
@@ -132,7 +128,6 @@ class Conversations:
 
 
 def joined(before: list[str] | None, new: list[str] | None) -> list[str]:
-    """Join parts, as a graph's reducer."""
     return list(dict.fromkeys([*(before or []), *(new or [])]))
 
 

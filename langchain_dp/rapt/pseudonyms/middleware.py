@@ -37,7 +37,6 @@ _MARKS_ONLY = (
 """Middleware of ``create_deep_agent`` that adds no text of the user."""
 
 _CHECKPOINTER = "__pregel_checkpointer"
-"""LangGraph's key for a tool's checkpointer."""
 
 
 class PseudonymState(AgentState[Any]):
@@ -49,10 +48,9 @@ class PseudonymState(AgentState[Any]):
 class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     """Keeps an agent under pseudonyms. NOT formal privacy: text that no recognizer finds passes in clear.
 
-    Call the agent through :meth:`around`: it hides the input before the graph sees it, and restores the output. Model,
-    checkpoints and traces then hold placeholders only. Texts are hidden, while keys, numbers and sets pass. Tools in
-    ``tools_inside`` get the originals, and their results are hidden. Of a ``Command`` from a tool, other updates than
-    messages stay unchanged.
+    Call the agent through :meth:`around`, or checkpoints and traces are raw. Texts are hidden, while keys, numbers and
+    sets pass. Tools in ``tools_inside`` get the originals, and their results are hidden. Of a ``Command`` from a tool,
+    updates other than messages stay unchanged.
 
     Put it last in the list of middleware, or ``create_agent`` raises :class:`InvalidParameter`.
 
@@ -63,7 +61,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             stores the maps of the last 10,000 conversations. Run a conversation in one process at a time.
 
     Raises:
-        MissingExtra: A key is given, and cryptography is not installed.
+        MissingExtra: cryptography is not installed.
 
     Formal guarantee:
         None: no epsilon, ``report().private`` is False.

@@ -21,14 +21,13 @@ from langchain_dp.rapt.pseudonyms.street_addresses import ADDRESS
 
 Spans = Sequence[Span]
 Decide = Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]
-"""Finds entities among the matches of a pattern."""
 
 Recognizer = FindsEntities | Callable[[str], Spans]
-"""An object with ``name`` and ``find``, or a function of a text: start, end and kind of each entity."""
+"""An object with ``name`` and ``find``, or a function of a text."""
 
 KINDS = ("PERSON", "LOCATION", "ORGANIZATION", "ADDRESS", "DATE", "EMAIL", "PHONE", "IBAN", "CREDIT_CARD", "URL", "IP",
          "NUMBER")  # fmt: skip
-"""Reported without a recognizer."""
+"""Usual kinds of entities."""
 
 _OTHER_NAMES = {
     "EMAIL_ADDRESS": "EMAIL",
@@ -47,7 +46,7 @@ _KIND = re.compile(r"[^\W\d]\w{0,31}")
 
 
 class TermEntities:
-    """Finds given terms, such as names of customers, projects and places, in any case.
+    """Finds given terms, such as names, in any case.
 
     Args:
         terms: The terms, or a mapping of each to its kind. Private: they are in no repr.
@@ -175,10 +174,9 @@ _TRAILING = ".,;:!?)]}*_|"
 class PatternEntities:
     """Finds entities by their form, not names of people, places or companies.
 
-    IBANs and card numbers need the right checksum, and IP addresses must be valid. A phone number needs its country
-    code or a form of ``regions``, or follows a word such as "call". A number has at least six digits, is a sort code,
-    or follows a word such as "account". A date names a day. An address has a house number, a unit, a box or a postal
-    code.
+    IBANs and card numbers need the right checksum. A phone number needs its country code or a form of ``regions``, or
+    follows a word such as "call". A number has at least six digits, is a sort code, or follows a word such as
+    "account". An address has a house number, a unit, a box or a postal code.
 
     Args:
         kinds: Some of ADDRESS, DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER. None for all.
@@ -249,8 +247,6 @@ def _urls(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _grouped(is_right: Callable[[str], bool], digits: tuple[int, int], cue: re.Pattern[str] | None = None) -> Decide:
-    """Find the longest valid run of groups, or after a cue any run."""
-
     def decide(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
         position = 0
         for match in pattern.finditer(text):
@@ -270,7 +266,6 @@ _GROUP = re.compile(r"[^\W_]++")
 
 
 def _ends(text: str, start: int, last: int, fewest: int, most: int) -> list[int]:
-    """Return ends of groups, last first, after ``fewest`` to ``most`` letters."""
     count, ends = 0, []
     for group in _GROUP.finditer(text, start, last):
         count += group.end() - group.start()
@@ -320,7 +315,6 @@ _PHONE_CUE = re.compile(
     r"(?i:\b(?:call|(?:tele)?phone|tel|mobile|cell|fax|desk|landline|text|sms|whatsapp|dial|ring|hotline|answering|"
     r"messages?|registered)\b)[^\d\n.!?;,]{0,16}\Z"
 )
-"""Words before a number that make it a phone number."""
 
 
 @functools.cache

@@ -86,19 +86,17 @@ class PseudonymReport:
 class Pseudonymizer(SanitizerShell):
     """Replaces recognized entities by placeholders such as ``<PERSON_1>``, the same in a whole conversation.
 
-    NOT formal privacy: there is no epsilon, and text that no recognizer finds passes in clear. Accepts a str, messages,
-    a prompt value or documents, and returns the same type. :meth:`restorer` restores the originals at the end of a
-    chain.
+    NOT formal privacy: text that no recognizer finds passes in clear. Takes a str, messages, a prompt value or
+    documents. :meth:`restorer` restores the originals at the end of a chain.
 
     One object is one conversation: equal entities share a placeholder, different ones never do. A hidden entity of at
     least three letters is hidden everywhere else: a single word as it was met and in capitals.
 
-    The map is in memory, and in no repr, trace or error. The ROOT run shows tracers the input and output of the chain:
-    use ``with private_run():``.
+    The ROOT run shows tracers the input and output of the chain: use ``with private_run():``.
 
     Args:
         recognizers: Finders of entities, or one. None: ``PatternEntities()``. A function returns start, end and kind of
-            each entity in a text.
+            each entity.
         presidio: Whether Presidio looks as well. A code such as "de" is the language.
         gliner: Whether GLiNER looks as well. A text is the folder of its model.
         terms: Your own words to hide, or a mapping of each to its kind.
@@ -106,13 +104,13 @@ class Pseudonymizer(SanitizerShell):
         messages: Parts of messages that pass in clear: by default media, and with ``remaining_text_sanitizer`` system
             messages.
         documents: Metadata of a document that pass in clear.
-        allowed_hosts: Hosts in whose web addresses originals are restored. Elsewhere placeholders stay: a document can
-            make the model write an address, and a preview may fetch it.
+        allowed_hosts: Hosts in whose web addresses originals are restored. Elsewhere placeholders stay: a preview may
+            fetch an address that a document made the model write.
         name: Name of the run.
 
     Formal guarantee:
-        None. ``certificate().private`` is False. The promise of ``remaining_text_sanitizer`` holds for the words
-        between the placeholders alone.
+        None. ``certificate().private`` is False. ``remaining_text_sanitizer`` covers the words between placeholders
+        alone.
 
     Examples:
         >>> pseudonymizer = Pseudonymizer(terms={"Ann Smith": "person"})
@@ -179,10 +177,9 @@ class Pseudonymizer(SanitizerShell):
 
     @redact_errors()
     def sanitize(self, value: S, *, hidden: bool = False, named: bool = False) -> S:
-        """:meth:`invoke` without a run. With ``hidden``, the author knows placeholders only: the text stays, except for
-        entities.
+        """:meth:`invoke` without a run. With ``hidden`` or ``named``, this conversation's placeholders stay.
 
-        With ``named``, placeholders of this conversation stay.
+        With ``hidden``, for authors who saw placeholders only, ``remaining_text_sanitizer`` is not applied.
         """
         return (self._hidden if hidden else self._named if named else self._core).sanitize(value, None, None)
 

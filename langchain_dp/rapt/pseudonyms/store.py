@@ -42,13 +42,12 @@ class PseudonymStore(BaseStore):
     Args:
         store: The store that keeps the memories, e.g. ``InMemoryStore()``.
         pseudonymizer: Settings of recognition. None: ``Pseudonymizer()``.
-        key: Key that encrypts the map, as from ``Fernet.generate_key()``. None: it is in the memory of this object
-            alone.
+        key: Key that encrypts the map, as from ``Fernet.generate_key()``. None: it stays in memory.
 
     Raises:
         InvalidParameter: The key is no key.
         PrivateDataError: The map in the store has another key, or was changed.
-        MissingExtra: A key is given, and cryptography is not installed.
+        MissingExtra: cryptography is not installed.
 
     Formal guarantee:
         None: text that no recognizer finds is kept in clear.

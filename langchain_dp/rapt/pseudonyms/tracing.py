@@ -17,7 +17,7 @@ with needs("otel", "opentelemetry-sdk", why=" for a span processor"):
 class PseudonymSpanProcessor(SpanProcessor):
     """Hides entities in ended spans before another processor gets them. NOT formal privacy.
 
-    Attributes of the resource and of the instrumentation scope pass in clear.
+    Attributes of resource and scope pass in clear.
 
     Args:
         processor: The processor that exports.

@@ -1,6 +1,6 @@
 """RAPT's prompt tuning: learns a task from privatized text, and to reconstruct privatized plain tokens.
 
-Reference: Li, Tan, Liu 2023, "Privacy-preserving prompt tuning for large language model services", section 3.2.
+Reference: Li, Tan, Liu 2023, section 3.2.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _NO_HEAD = (
 
 
 class Backbone:
-    """A model with its tokenizer, such as BERT, RoBERTa or MiniLM, and the public table of its token vectors.
+    """A model with its tokenizer, such as BERT or MiniLM, and the public table of its tokens.
 
     Args:
         model: "minilm", a folder of ``save_pretrained``, or a model of transformers, which is copied.
@@ -37,7 +37,7 @@ class Backbone:
         words: Whether a verbalizer needs a head that predicts words.
 
     Raises:
-        InvalidParameter: It cannot be loaded, lacks weights, is of another family, or was tuned before.
+        InvalidParameter: It cannot be loaded, is of another family, or was tuned before.
         MissingExtra: The package of "minilm" is not installed.
 
     Examples:
@@ -104,13 +104,13 @@ class Backbone:
 
     @property
     def positions(self) -> int:
-        """Largest number of tokens of one input, with prompt and special tokens."""
+        """Longest input in tokens."""
         most = int(self.model.config.max_position_embeddings)
         # RoBERTa counts positions from behind the padding's number.
         return most if self.kind == "bert" else most - int(self.model.config.pad_token_id or 0) - 1
 
     def encode(self, text: str) -> list[int]:
-        """Cut a text, in which special tokens are plain text."""
+        """Cut a text, special tokens as plain."""
         whole = text.encode(errors="replace").decode()  # an error about a lone surrogate would hold the text
         encoded = self.tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
         return list(encoded["input_ids"])

@@ -37,8 +37,7 @@ CERTIFICATE = "certificate.json"
 class RAPTClassifier(ChargesUsers):
     """Classifies texts. Each is sanitized first. Only the release reaches the model.
 
-    Callbacks and tracers see the label, never the text. The root run of a chain still shows it: use ``with
-    private_run():``.
+    Tracers see the label, never the text. A chain's root run shows it: use ``with private_run():``.
 
     Args:
         client: Client that sanitizes.
@@ -81,9 +80,7 @@ class RAPTClassifier(ChargesUsers):
         """Classify one text, message, prompt value or document. Of several messages the last human one counts.
 
         Raises:
-            InvalidParameter: It is no text. Nothing was charged.
-            BudgetExceeded: An account has too little left. Nothing was charged.
-            LedgerError: The ledger cannot be trusted or written.
+            InvalidParameter: It is no text. Nothing was charged. BudgetExceeded: An account has too little left.
         """
         reject_extra_kwargs(kwargs)
         private = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
@@ -118,7 +115,7 @@ class RAPTClassifier(ChargesUsers):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The public labels, in order. InvalidParameter if the model is behind a function."""
+        """The public labels. InvalidParameter if the model is behind a function."""
         if callable(self.provider):
             raise InvalidParameter("Expected a provider in this process. A remote one tells its labels with answers.")
         return self.provider.labels

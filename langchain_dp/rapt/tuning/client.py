@@ -88,7 +88,6 @@ class TokenEngine:
         self.settings = json.dumps(settings, sort_keys=True)
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Truncate texts. Return a function that draws ids and marks."""
         parsed = [self._privatizer._parse(number, text) for number, text in enumerate(texts)]
         cut = [len(items.ids) > self._max_tokens for items in parsed]
         for items in parsed:
@@ -148,8 +147,8 @@ class RAPTClient:
         max_tokens: Longest text, under "tokens". Longer ones are truncated first.
 
     Formal guarantee:
-        That of the sanitizer, one release per text. Plain tokens are public. A provider's work on a request is
-        post-processing. So is the choice of plain tokens, by their public seed and by releases.
+        That of the sanitizer, one release per text. Plain tokens are public. A provider's work is post-processing. So
+        is the choice of plain tokens, by public seed and releases.
 
     Examples:
         >>> client = RAPTClient(RAPTSanitizer("minilm", target_replacement=0.5))
@@ -243,7 +242,6 @@ class RAPTClient:
     def _released(
         self, examples: RawExamples, seen: Counter[str] | None = None
     ) -> tuple[list[PrivatizedText], list[bool]]:
-        """Privatize texts. The flags say which were truncated."""
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
                 raise InvalidParameter(
@@ -351,7 +349,7 @@ class RAPTClient:
 
     @classmethod
     def load(cls, folder: str | PathLike[str], sanitizer: RAPTSanitizer | IdentitySanitizer) -> RAPTClient:
-        """Load a saved client, with a sanitizer over the same table. InvalidParameter otherwise."""
+        """Load a saved client. InvalidParameter: The sanitizer has another table."""
         form = _ClientForm.load(Path(folder) / FILE, FORMAT)
         client = cls(sanitizer, PlainTokens(length=0), kind=form.kind, max_tokens=form.max_tokens)
         if client.table != form.table:

@@ -50,7 +50,7 @@ class PrivatizedExamples:
     Args:
         kind: "tokens" or "text".
         inputs: Privatized texts, without plain tokens.
-        labels: Names of their labels, in clear.
+        labels: Their labels, in clear.
         truncated: Number of truncated texts.
         certificate: Their promise.
 

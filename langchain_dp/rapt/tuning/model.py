@@ -42,7 +42,6 @@ class Adapter(nn.Module):
 
 
 def adapt(model: nn.Module) -> None:
-    """Add adapters behind attention and feed-forward blocks."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and f".{name}".endswith(_ADAPTED):
             parent, _, last = name.rpartition(".")
@@ -86,10 +85,7 @@ class Losses:
 
 
 class TunedModel(nn.Module):
-    """A backbone with a prompt, prefix, adapters or free weights, and the heads.
-
-    ``words`` are the labels' tokens for a verbalizer. ``reconstruct`` is |T|, or 0 for no such head.
-    """
+    """A backbone with learned parts and heads. ``words`` are the labels' tokens for a verbalizer."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class RAPTProvider:
         model: Tuned model.
         backbone: Backbone inside it.
         labels: Public labels.
-        kind: "tokens" or "text", as in training. The other is refused: no raw text reaches a model of tokens.
+        kind: "tokens" or "text", as in training. The other is refused.
         verbalizer: Word for each label. None: a head of its own.
         template: Public text behind every input, for a verbalizer.
 

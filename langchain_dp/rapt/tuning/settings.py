@@ -19,14 +19,14 @@ _PROMPT_LENGTH = {"prompt": 150, "prefix": 10}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlainTokens:
-    """Public tokens before every text, which are privatized with it and reconstructed. The paper's values by default.
+    """Public tokens before every text, privatized with it and reconstructed.
 
     Args:
         length: Number m of tokens. 0 for none.
-        choice: "fixed": the same tokens before every text. "sets": one of ``sets`` rows per text. "fresh": new ones.
+        choice: "fixed": the same for every text. "sets": one of ``sets`` rows. "fresh": new ones.
         sets: Number of rows under "sets".
         vocabulary: Largest size |T| of the set of tokens.
-        seed: Public seed of the rows, and of the tokens before each query.
+        seed: Public seed of the tokens.
 
     Examples:
         >>> settings = TuningSettings(plain=PlainTokens(length=10, choice="fresh"))
@@ -60,21 +60,21 @@ class TuningSettings:
     """Method and hyperparameters. The paper's values by default.
 
     Args:
-        method: "prompt": vectors before the input (Lester et al. 2021). "prefix": keys and values of every layer (Li
-            and Liang 2021). "adapter": bottlenecks (Houlsby et al. 2019). "full": all weights.
-        reconstruction: Whether to reconstruct the plain tokens in training.
+        method: "prompt" (Lester et al. 2021), "prefix" (Li and Liang 2021), "adapter" (Houlsby et al. 2019) or "full"
+            (all weights).
+        reconstruction: Whether to reconstruct plain tokens.
         prompt_length: Vectors of a prompt or prefix. None: 150 and 10.
         plain: Plain tokens.
         head_size: Hidden size c of the reconstruction head.
         reconstruction_weight: Factor of L_rec in the loss.
         reconstruction_reduction: "sum" over the plain tokens, as in the paper's equation 7, or "mean".
-        learning_rate: Constant learning rate of Adam.
+        learning_rate: Learning rate of Adam.
         batch_size: Texts per step.
-        epochs: Largest number of passes over the texts.
-        max_tokens: Longest text. Longer ones are truncated and reported.
-        patience: Stop when the validation loss did not fall for this many epochs, and keep the best.
+        epochs: Most passes over the texts.
+        max_tokens: Longest text. Longer ones are truncated.
+        patience: Stop after this many epochs without a better validation loss.
         device: "auto", "cpu", "cuda", ...
-        seed: Public seed of order, initial values and dropout.
+        seed: Public seed.
 
     Examples:
         >>> settings = TuningSettings(method="prompt", plain=PlainTokens(length=10), patience=1)

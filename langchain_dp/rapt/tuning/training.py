@@ -64,7 +64,7 @@ class Progress:
 
 
 class Checkpoint:
-    """The state of a training. To resume, settings and ``identity`` must be equal."""
+    """The state of a training, resumed under equal settings and ``identity``."""
 
     def __init__(self, folder: Path, *, settings: TuningSettings, identity: Mapping[str, str]) -> None:
         try:

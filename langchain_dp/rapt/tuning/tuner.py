@@ -34,22 +34,21 @@ ONCE = "Every training text was privatized once and stored: all epochs saw the o
 class RAPTPromptTuner:
     """Learns to classify privatized texts: prompt tuning, prefix tuning, adapters or all weights.
 
-    The sanitizer privatizes every training text and charges its ledger. The model learns the labels, and to reconstruct
-    public plain tokens that the same mechanism privatized. The result sanitizes its queries.
+    The sanitizer privatizes and charges every training text. The model learns the labels, and to reconstruct plain
+    tokens.
 
     Args:
         sanitizer: Privatizes training texts and later queries.
-        labels: Public labels: strings, whole numbers or members of an Enum.
-        backbone: "minilm", a folder, a model of transformers (which is copied), or a :class:`Backbone`.
+        labels: Public labels.
+        backbone: A :class:`Backbone`, or its ``model``.
         tokenizer: Tokenizer of a given model.
         settings: Method and hyperparameters.
-        verbalizer: A word for each label, predicted by the backbone's own head, which "minilm" lacks. None: a linear
-            head.
+        verbalizer: A word for each label, predicted by the backbone's head. None: a linear head.
         template: Public text behind every input, with ``{mask}`` for the predicted word.
         user_key: Key of the example's user, whose account is charged.
 
     Raises:
-        InvalidParameter: A value is invalid, or the backbone cannot be used.
+        InvalidParameter: The backbone cannot be used.
         MissingExtra: torch, transformers or peft is not installed.
 
     Formal guarantee:
@@ -111,14 +110,13 @@ class RAPTPromptTuner:
         Args:
             examples: Mappings with ``text`` and ``label``, or the result of :meth:`privatize`, at no further cost.
             validation: The same for early stopping, at the same eta and account.
-            checkpoint: Folder for the state, only with results of :meth:`privatize`. Repeat an interrupted call to
-                resume it.
+            checkpoint: Folder for the state, only with results of :meth:`privatize`.
             checkpoint_every: Steps between two states.
             progress: Whether to show a bar.
 
         Raises:
-            InvalidParameter: Privatized texts are under another promise than this tuner's, except for eta, or than each
-                other, or the checkpoint is of another training.
+            InvalidParameter: Privatized texts are under another promise, except for eta, or the checkpoint is of
+                another training.
             BudgetExceeded: An account has too little left. Nothing was charged.
         """
         private = PrivateArgs(*PrivateArgs.of(examples).values, *PrivateArgs.of(validation).values)
