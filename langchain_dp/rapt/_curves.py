@@ -134,7 +134,7 @@ class ExponentialCurve:
 
 def _histogram(table: NearestVector, ids: Ids, width: float) -> tuple[Floats, Floats, Floats]:
     points = table.vectors[ids].astype(np.float64)
-    shape = (len(ids), _BINS + 1)  # the last bin takes what does not count
+    shape = (len(ids), _BINS + 1)  # the last bin takes excluded words
     lines = np.arange(shape[0])[:, None] * shape[1]
     counts, sums = np.zeros(shape), np.zeros(shape)
     nearest = np.full(len(ids), np.inf)

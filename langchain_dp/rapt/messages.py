@@ -79,8 +79,7 @@ def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
     if isinstance(value, Mapping):
         return _object(value, swap, keys)
     if isinstance(value, (set, frozenset)):
-        # Sorted texts let a retry find the earlier release. Releases are sorted again: their order would compare the
-        # texts.
+        # Sorted texts let a retry find the earlier release. The order of unsorted releases would compare them.
         return sorted((_structured(inner, swap, keys) for inner in sorted(value, key=_stable_text)), key=str)
     if isinstance(value, (list, tuple)):
         return [_structured(inner, swap, keys) for inner in value]

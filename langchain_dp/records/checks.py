@@ -189,7 +189,7 @@ _NOTHING = ("NAType", "NaTType")
 def _says(value: object) -> bool:
     try:
         return encodable(str(value))
-    except Exception:  # whatever its kind does: it is refused
+    except Exception:  # any error refuses it
         return False
 
 

@@ -246,8 +246,8 @@ _task: Callable[[Any], Any] | None = None
 
 
 def _open(pickled: bytes) -> None:
-    global _task  # what a pool's initializer leaves for its tasks
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is told to all of a terminal: the first process ends the rest
+    global _task  # set by a pool's initializer for its tasks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the first process ends the rest
     for threads in _THREADS:  # as many threads in every worker as there are processors are slower
         os.environ.setdefault(threads, "1")
     _task = pickle.loads(pickled)  # noqa: S301  # made by the process that started this one

@@ -12,7 +12,7 @@ from langchain_dp.synth.journal import WrittenText
 
 Reason = Literal["", "empty", "short", "repeats the request", "twice"]
 
-# What closes behind an end belongs to its sentence. Chinese and Japanese put no blank behind it.
+# Closing marks behind an end belong to its sentence. Chinese and Japanese put no blank behind it.
 _SENTENCE = re.compile(
     r"[.!?\u2026\u061f\u06d4\u0964][\"')\]\u2019\u201d\xbb]*(?=\s|$)|[\u3002\uff01\uff1f][\u300d\u300f\u201d\uff09]*"
 )

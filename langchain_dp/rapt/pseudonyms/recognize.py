@@ -223,7 +223,7 @@ class PatternEntities:
         entities: list[Span] = []
         for kind, pattern in self._patterns.items():
             spans = (_phones(self._regions) if kind == "PHONE" else _DECIDE[kind])(pattern, text)
-            if kind in ("PHONE", "NUMBER"):  # neither may be a piece of what has a better form
+            if kind in ("PHONE", "NUMBER"):  # neither may be part of a better form
                 certain = _places(entities, len(text))
                 spans = (span for span in spans if not any(certain[slice(*span)]))
             entities += ((start, end, kind) for start, end in spans)
