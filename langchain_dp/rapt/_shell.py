@@ -115,7 +115,7 @@ class SanitizerShell(ChargesUsers):
             config: LangChain config. ``{"configurable": {"user_id": "u-17"}}`` names the user, except for documents.
             user: User whose account is charged.
             document: Key of the document's account. None: its content.
-            **kwargs: None.
+            **kwargs: None are taken.
 
         Raises:
             InvalidParameter: The input cannot be sanitized. Nothing was charged.

@@ -24,10 +24,10 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
     """Replaces the words in columns of a batch, like :class:`RAPTSanitizer`, in any worker.
 
     For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True, remove_columns=...)`` and, by
-    :meth:`in_pandas`, Spark's ``mapInPandas``. A row is one release: it is charged, drawn, stored and returned, in that
-    order. A repeated batch gets the first release, free. Only a crash between charge and store charges twice. ``eta``,
-    ``target_replacement``, ``target``, ``mechanism``, ``policies``, ``keep``, ``length`` and ``name`` are as of
-    :class:`RAPTSanitizer`.
+    :meth:`in_pandas`, Spark's ``mapInPandas``. A batch is a mapping of columns, an Arrow table or a pandas frame. A row
+    is one release: it is charged, drawn, stored and returned, in that order. A repeated batch gets the first release,
+    free. Only a crash between charge and store charges twice. ``eta``, ``target_replacement``, ``target``,
+    ``mechanism``, ``policies``, ``keep``, ``length`` and ``name`` are as of :class:`RAPTSanitizer`.
 
     Args:
         columns: Names of the columns with texts or nothing (None, NaN).

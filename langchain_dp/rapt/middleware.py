@@ -164,7 +164,6 @@ def _first(part: Any) -> Any:
 
 
 def _declared(request: ModelRequest[Any]) -> list[str]:
-    """Return parameter names of tools and answers."""
     schemas: list[Any] = [spec.json_schema for spec in getattr(request.response_format, "schema_specs", ())]
     schemas += [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
     return sorted({key for schema in schemas for key in _properties(schema)})

@@ -129,7 +129,8 @@ class PlaceholderMap:
             return dict(Counter(label for label, _, _ in self._entries.values()))
 
     def again(self, text: str) -> list[Span]:
-        """Find known originals in ``text``, as whole words of three characters, or two of writing without spaces.
+        """Find known originals in ``text``, as whole words of at least three characters, or two of writing without
+        spaces.
 
         A single word is found as it was met and in capitals, others in any case.
         """

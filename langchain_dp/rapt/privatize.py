@@ -262,7 +262,6 @@ class Items:
 
 
 def _rest(vocabulary: Vocabulary) -> str:
-    """Digest tokenizer, special vectors and unwritten words."""
     cuts = vocabulary.tokenizer.embeds if isinstance(vocabulary.tokenizer, ForeignTokenizer) else vocabulary.tokenizer
     digest = hashlib.sha256(f"{type(cuts).__module__}.{type(cuts).__qualname__} {sorted(vocabulary.never)}".encode())
     for special in (vocabulary.unknown, vocabulary.pad):

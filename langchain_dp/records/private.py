@@ -125,7 +125,7 @@ class PrivateRecords:
         return self._keep(*made)
 
     def forget(self, record_id: str) -> None:
-        """Remove one record for good."""
+        """Remove one record for good. InvalidParameter: It is unknown."""
         self._check_known(record_id)
         del self._records[record_id]
         self._users.pop(record_id, None)

@@ -423,7 +423,8 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
     def forget(self, record_id: str) -> None:
         """Remove a record from later answers, and earlier answers from the cache.
 
-        Under add/remove these stay: a question that costs again would show that the record existed.
+        Under add/remove these stay: a question that costs again would show that the record existed. InvalidParameter:
+        It is unknown.
         """
         with self._lock:
             self._records.forget(record_id)

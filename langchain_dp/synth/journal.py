@@ -19,7 +19,7 @@ Ended = Literal["end", "length", "lost"]
 
 @dataclasses.dataclass(frozen=True)
 class WrittenText:
-    """One released text. ``ended`` is "length" at the most tokens, "lost" if given up."""
+    """One released text. ``ended`` is "length" at the token limit, "lost" if given up."""
 
     number: int
     label: str

@@ -195,7 +195,6 @@ def planned(
     engine: NextTokenScorer, settings: SynthesisSettings, budget: PrivacyBudget, design: Design,
     records: PrivateRecords | None,
 ) -> SynthesisPlan:  # fmt: skip
-    """Work out the plan. ``records=None`` assumes short ones."""
     prompts, labels = settings.prompts, len(settings.labels)
     head = max(engine.count_tokens(prompts.described(text)) for text in settings.labels.values())
     shown = _record_tokens(engine, records, prompts) + engine.count_tokens(prompts.tail)

@@ -46,7 +46,6 @@ class Conversation:
                 self._read[part] = frozenset(placeholder for _, _, placeholder in entries)
 
     def news(self, parts: Sequence[str]) -> list[str]:
-        """Return encrypted parts to add."""
         if self._cipher is None:
             return [] if parts else [self.name]
         known = {placeholder for part in parts for placeholder in self._read.get(part, ())}

@@ -48,9 +48,9 @@ class PseudonymState(AgentState[Any]):
 class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     """Keeps an agent under pseudonyms. NOT formal privacy: text that no recognizer finds passes in clear.
 
-    Call the agent through :meth:`around`, or checkpoints and traces are raw. Texts are hidden, while keys, numbers and
-    sets pass. Tools in ``tools_inside`` get the originals, and their results are hidden. Of a ``Command`` from a tool,
-    updates other than messages stay unchanged.
+    Call the agent through :meth:`around`, or checkpoints and traces are raw. Texts are hidden, while numbers, sets and
+    a state's own keys pass. Tools in ``tools_inside`` get the originals, and their results are hidden. Of a ``Command``
+    from a tool, updates other than messages stay unchanged.
 
     Put it last in the list of middleware, or ``create_agent`` raises :class:`InvalidParameter`.
 

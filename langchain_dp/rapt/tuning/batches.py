@@ -72,7 +72,6 @@ class Assembler:
             )
 
     def rows(self, request: PredictionRequest) -> tuple[list[Row], int]:
-        """Return a request's rows, and its truncated texts."""
         rows, cut = [], 0
         for position, (plain, text) in enumerate(zip(request.plain, request.inputs, strict=True)):
             if len(plain) != self._plain_length:

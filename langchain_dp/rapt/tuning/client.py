@@ -79,7 +79,7 @@ class IdentitySanitizer:
 
 
 class TokenEngine:
-    """A sanitizer's engine that releases token ids, written as numbers."""
+    """A sanitizer's engine that releases token ids."""
 
     def __init__(self, words: TextPrivatizer, max_tokens: int) -> None:
         self.event, self.table, self.pads = words.event, words.table, words.pads

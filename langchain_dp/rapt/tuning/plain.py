@@ -65,7 +65,6 @@ class PlainSource:
         self.rows = np.array(rows, dtype=np.int64).reshape(settings.rows, settings.length)
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Describe by words, stable between versions."""
         return {"candidates": [self._vocabulary.words[i] for i in self.candidates.tolist()], "rows": self.rows.tolist()}
 
     def __len__(self) -> int:
