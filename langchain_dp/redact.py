@@ -1,15 +1,7 @@
-"""Raises errors without private text.
+"""Raises errors without private text: error reporters store the locals of each frame, and codec errors hold the text.
 
-Callbacks get the error of a run, error reporters store the locals of each frame, and errors of a codec hold the text.
-Every public entry point for private text has one of two decorators:
-
-- :func:`redact_errors`, if the package does all of the work: no frame of it is ever raised.
-- :func:`hold_arguments`, if a model or chain of the caller runs inside, whose errors must pass unchanged: the method
-  gets its private arguments as :class:`PrivateArgs`, and passes each piece of work on them to :func:`run_redacted`.
-
-Both cover the frames below the entry point: ours, and those of LangChain and of the standard library called from ours.
-Frames of the caller, and of LangChain above the entry point, are out of reach. :func:`redacting` wraps a method of an
-engine.
+A public entry point has :func:`redact_errors`, or :func:`hold_arguments` if a caller's model runs inside, whose errors
+pass unchanged. Frames of the caller, and of LangChain above, are out of reach.
 """
 
 from __future__ import annotations
@@ -39,11 +31,9 @@ class PrivateArgs:
 
     @classmethod
     def of(cls, value: Any) -> PrivateArgs:
-        """Wrap one private value, unless it is wrapped."""
         return value if isinstance(value, cls) else cls(value)
 
     def __add__(self, other: PrivateArgs) -> PrivateArgs:
-        """Add the values, as LangChain gathers chunks."""
         return PrivateArgs(self.values[0] + other.values[0])
 
     def __repr__(self) -> str:
@@ -54,14 +44,11 @@ class PrivateArgs:
 
 
 class Redacted(RuntimeError):
-    """A foreign error without its text, which is public."""
+    """A foreign error without its text."""
 
 
 def run_redacted(work: Callable[..., R], held: PrivateArgs, when: str = SANITIZING) -> R:
-    """Run ``work`` on private values, and raise its errors without frames and context.
-
-    ``when`` completes the text of a foreign error.
-    """
+    """Run ``work``, and raise its errors without frames and context."""
     try:
         return work(*held.values)
     except BaseException as error:  # raised again below
@@ -70,7 +57,6 @@ def run_redacted(work: Callable[..., R], held: PrivateArgs, when: str = SANITIZI
 
 
 async def arun_redacted(work: Callable[..., Awaitable[R]], held: PrivateArgs, when: str = SANITIZING) -> R:
-    """Async twin of :func:`run_redacted`."""
     try:
         return await work(*held.values)
     except BaseException as error:  # raised again below
@@ -79,7 +65,7 @@ async def arun_redacted(work: Callable[..., Awaitable[R]], held: PrivateArgs, wh
 
 
 def hold_arguments(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a public entry point, which gets these arguments as :class:`PrivateArgs`, read by its ``of``."""
+    """Pass these arguments of an entry point as :class:`PrivateArgs`."""
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         places = [place for place, name in enumerate(inspect.signature(method).parameters) if name in names]
@@ -96,8 +82,6 @@ def hold_arguments(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def redact_errors(when: str = SANITIZING) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a public function or coroutine function, so that :func:`run_redacted` does all of it."""
-
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(method)
 
@@ -120,7 +104,7 @@ def redact_errors(when: str = SANITIZING) -> Callable[[Callable[P, R]], Callable
 
 
 def _behind(held: Callable[..., Any], work: Callable[..., Any], method: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a method of any kind in a frame that drops its raw arguments before the work begins."""
+    """Wrap a method in a frame that drops raw arguments before the work."""
     if inspect.iscoroutinefunction(method):
 
         @functools.wraps(method)
@@ -159,58 +143,45 @@ def _behind(held: Callable[..., Any], work: Callable[..., Any], method: Callable
 
 
 class HeldInputs:
-    """LangChain's own call styles with wrapped inputs, so that their frames and events show none.
-
-    They call the Runnable's ``invoke``, ``ainvoke``, ``stream`` or ``astream``, which accept wrapped inputs.
-    """
+    """LangChain's call styles with wrapped inputs: their frames and events show none."""
 
     def batch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Like LangChain's."""
         inputs = [PrivateArgs.of(one) for one in inputs]
         return super().batch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def batch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Like LangChain's."""
         inputs = [PrivateArgs.of(one) for one in inputs]
         return super().batch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def abatch_as_completed(self, inputs: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        """Like LangChain's."""
         inputs = [PrivateArgs.of(one) for one in inputs]
         return super().abatch_as_completed(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def transform(self, input: Iterator[Any], *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
-        """Like LangChain's: one result for all input."""
         return super().transform(map(PrivateArgs.of, input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def atransform(self, input: AsyncIterator[Any], *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
-        """Like LangChain's: one result for all input."""
         return super().atransform((PrivateArgs.of(one) async for one in input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def astream_log(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        """Like LangChain's. The input is in no entry."""
         return super().astream_log(PrivateArgs.of(input), *args, **kwargs)  # type: ignore[misc]
 
     async def abatch(self, inputs: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        """Like LangChain's."""
         inputs = [PrivateArgs.of(one) for one in inputs]
         return await super().abatch(inputs, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def stream(self, input: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:  # noqa: A002  # Runnable's name
-        """Like LangChain's: one complete result."""
         return super().stream(PrivateArgs.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def astream(self, input: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002
-        """Like LangChain's: one complete result."""
         return super().astream(PrivateArgs.of(input), *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def astream_events(self, input: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
-        """Like LangChain's. The input is in no event."""
         return super().astream_events(PrivateArgs.of(input), *args, **kwargs)  # type: ignore[misc]
 
 
 def redacting(method: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a method of an engine like :func:`run_redacted`. Foreign errors, also of files, are ModelUnavailable."""
+    """Redact errors of an engine. Foreign ones become ModelUnavailable."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -227,7 +198,7 @@ def redacting(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def without_frames(error: BaseException, when: str = SANITIZING) -> BaseException:
-    """A copy of the error without frames and context. Foreign errors, except of files, keep only the type's name."""
+    """Copy an error without frames and context. Foreign ones, except of files, keep only their type."""
     if isinstance(error, OSError) and error.errno is not None:
         text = os.strerror(error.errno) if error.errno > 0 else type(error).__name__  # its own text may be private
         return OSError(error.errno, text, error.filename)
@@ -240,9 +211,9 @@ def without_frames(error: BaseException, when: str = SANITIZING) -> BaseExceptio
 
 
 def interruption(error: BaseException) -> BaseException | None:
-    """An empty copy of Ctrl-C, an exit or a cancellation, which must pass. None for any other error."""
+    """Copy Ctrl-C, an exit or a cancellation, which must pass."""
     if isinstance(error, SystemExit):
-        # A code may be any object, such as a text.
+        # A code may be a text.
         return SystemExit(error.code if isinstance(error.code, int) or error.code is None else 1)
     for kind in (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
         if isinstance(error, kind):
@@ -251,7 +222,7 @@ def interruption(error: BaseException) -> BaseException | None:
 
 
 def _copy(error: BaseException) -> BaseException | None:
-    """A copy of an error of this package, or of an interruption. None for any other error."""
+    """Copy our errors and interruptions."""
     if isinstance(error, LangChainDPError):
         new = type(error).__new__(type(error), *error.args)
         vars(new).update({name: value for name, value in vars(error).items() if name != "__notes__"})

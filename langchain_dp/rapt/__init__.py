@@ -1,7 +1,6 @@
-"""RAPT: texts privatized under metric privacy before they leave, word by word, over a public vocabulary.
+"""RAPT: texts privatized word by word under metric privacy, over a public vocabulary.
 
-Reference: Li, Tan, Liu 2023, "Privacy-preserving prompt tuning for large language model services". Where its noise does
-not give the promise it states, this package draws another: see :mod:`langchain_dp.mechanisms.metric_noise`.
+Reference: Li, Tan, Liu 2023, "Privacy-preserving prompt tuning for large language model services".
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The probability that a word stays unchanged, as a smooth function of eta, from one pass over the table.
+"""The probability that a word stays unchanged, as a function of eta.
 
-Noise mechanism: along a direction v the nearest word of x + l v is x while l < l* = min_w |w - x|^2 / (2 v.(w - x))_+.
-The length of the noise is Gamma(d, 1/eta) distributed for every direction. So P(unchanged | eta) = E_v[P(d, eta l*)],
-with the lower regularized incomplete gamma function P. Exponential mechanism: the probability is
-1 / sum_w exp(-(eta/2) |x - w|), from a fine histogram of distances with the mean of every bin. The error is below one
-part in 10,000.
+Noise: along a direction v the nearest word of x + l v is x while l < l* = min_w |w - x|^2 / (2 v.(w - x))_+. The length
+l is Gamma(d, 1/eta), so P(unchanged | eta) = E_v[P(d, eta l*)], P the lower regularized gamma function.
 """
 
 from __future__ import annotations
@@ -21,14 +18,14 @@ from langchain_dp.mechanisms.metric_exponential import distances
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-_DIRECTIONS = 8  # per word. Five times as many for a word that occurs at least so often in the sample
+_DIRECTIONS = 8  # per word. Five times as many for a frequent one
 _ROWS = 32
 _COLUMNS = 2048
 _BINS = 4096
 
 
 class LaplaceCurve:
-    """The noise mechanism. Its error comes from the spread of each word's directions."""
+    """The curve of the noise mechanism."""
 
     def __init__(self, table: NearestVector, ids: Ids, rng: np.random.Generator, threads: int | None = None) -> None:
         self._dimension = table.vectors.shape[1]
@@ -68,7 +65,7 @@ class LaplaceCurve:
 
 
 def _reach(table: NearestVector, ids: Ids, directions: Floats) -> tuple[Floats, Floats]:
-    """l* per word and direction, and the distance to the nearest other word, in single precision."""
+    """Return l*, (words, directions), and the distance to the nearest other word."""
     points = table.vectors[ids]
     flat = directions.reshape(-1, directions.shape[2]).astype(np.float32)
     here = np.einsum("ikd,id->ik", directions, points).astype(np.float32)
@@ -107,7 +104,7 @@ def _squared(
 
 
 class ExponentialCurve:
-    """The exponential mechanism, exact up to the width of the bins. It draws no directions."""
+    """The curve of the exponential mechanism, 1 / sum_w exp(-(eta/2) |x - w|)."""
 
     def __init__(
         self, table: NearestVector, ids: Ids, threads: int | None = None, *, others: Ids | None = None
@@ -126,7 +123,6 @@ class ExponentialCurve:
         return np.asarray(np.exp(-self._log_norms(eta))[self._which])
 
     def log_norm(self, ids: Ids, eta: float) -> Floats:
-        """Logarithm of sum_w exp(-(eta/2) |x - w|) for words x among those measured, x itself included."""
         return np.asarray(self._log_norms(eta)[np.searchsorted(self._ids, ids)])
 
     def _log_norms(self, eta: float) -> Floats:
@@ -137,9 +133,8 @@ class ExponentialCurve:
 
 
 def _histogram(table: NearestVector, ids: Ids, width: float) -> tuple[Floats, Floats, Floats]:
-    """Number and mean of the distances to other words in each bin, and the smallest distance, for each word."""
     points = table.vectors[ids].astype(np.float64)
-    shape = (len(ids), _BINS + 1)  # the last bin takes what does not count
+    shape = (len(ids), _BINS + 1)  # the last bin takes excluded words
     lines = np.arange(shape[0])[:, None] * shape[1]
     counts, sums = np.zeros(shape), np.zeros(shape)
     nearest = np.full(len(ids), np.inf)

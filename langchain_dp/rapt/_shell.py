@@ -1,7 +1,4 @@
-"""The Runnable interface of a sanitizer. Callbacks and tracers never see its raw input.
-
-LangChain's helpers log the input of a run, so they get ``WITHHELD`` and the work is done beside them.
-"""
+"""The Runnable interface of a sanitizer, which withholds its raw input from tracers."""
 
 # LangChain names the parameter ``input``:
 # ruff: noqa: A001, A002
@@ -40,7 +37,7 @@ _KNOWN = "Known are user= and document=."
 
 
 class Core:
-    """Releases inputs of every kind under one set of rules."""
+    """Releases inputs of every kind."""
 
     def __init__(
         self, releases: FormalReleases | PlaceholderReleases, messages: MessageRules, documents: DocumentRules
@@ -70,7 +67,7 @@ class Core:
 def all_or_each(
     release: Callable[..., Sequence[Any]], values: Sequence[Any], users: Sequence[Name], *, tolerant: bool = True
 ) -> list[Any]:
-    """Release all values under one charge. If that fails and ``tolerant``, each alone, with its error as result."""
+    """Release all values under one charge. If that fails and ``tolerant``, each alone."""
     try:
         return list(release(values, users))
     except LangChainDPError as error:
@@ -87,26 +84,25 @@ def all_or_each(
 
 
 class ChargesUsers(HeldInputs, Runnable[Any, Any]):
-    """A Runnable whose config names the user. Its ``batch`` is one charge. Async calls work in a thread."""
+    """Names the user to charge by config."""
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """Fields that a config may set: the user whose account is charged."""
         return [USER_SPEC]
 
     async def ainvoke(self, input: Any, *args: Any, **kwargs: Any) -> Any:
-        """Async twin of ``invoke``. Works in a thread."""
+        """Async twin of :meth:`invoke`."""
         input = PrivateArgs.of(input)
         return await super().ainvoke(input, *args, **kwargs)
 
     async def abatch(self, inputs: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Async twin of ``batch``. Works in a thread."""
+        """Async twin of :meth:`batch`."""
         inputs = PrivateArgs.of(inputs)
         return await asyncio.to_thread(self.batch, inputs, *args, **kwargs)
 
 
 class SanitizerShell(ChargesUsers):
-    """Every call style of a Runnable over one core."""
+    """Every call style of a Runnable."""
 
     _core: Core
 
@@ -116,17 +112,15 @@ class SanitizerShell(ChargesUsers):
 
         Args:
             input: Value to sanitize.
-            config: LangChain config. ``{"configurable": {"user_id": "u-17"}}`` names the user anywhere in a chain,
-                except for documents, which do not belong to the caller.
-            user: User whose account is charged. Overrides ``user_key`` and the config.
-            document: Key of the document's account. By default the content is the key, and each message or document of
-                a list has an account of its own.
-            **kwargs: None are accepted.
+            config: LangChain config. ``{"configurable": {"user_id": "u-17"}}`` names the user, except for documents.
+            user: User whose account is charged.
+            document: Key of the document's account. None: its content.
+            **kwargs: None are taken.
 
         Raises:
             InvalidParameter: The input cannot be sanitized. Nothing was charged.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+            BudgetExceeded: An account has too little left. Nothing was charged.
+            LedgerError: The ledger cannot be trusted or written.
         """
         reject_extra_kwargs(kwargs, remedy=_KNOWN)
         private = PrivateArgs.of(input)
@@ -140,10 +134,8 @@ class SanitizerShell(ChargesUsers):
         self, inputs: Sequence[S], config: Configs = None, *, return_exceptions: bool = False, user: Name = None,
         document: Name = None, **kwargs: Any,
     ) -> list[S]:  # fmt: skip
-        """Sanitize many inputs under one charge: all or none. Each input is a document.
-
-        Equal inputs get separate releases, which add up under a limit per document. With ``return_exceptions`` a
-        refused input does not stop the others.
+        """Sanitize many inputs under one charge, all or none. Equal inputs get separate releases. With
+        ``return_exceptions`` a refused input does not stop the others.
         """
         reject_extra_kwargs(kwargs, remedy=_KNOWN)
         private = PrivateArgs(list(*PrivateArgs.of(inputs).values))
@@ -170,7 +162,7 @@ class SanitizerShell(ChargesUsers):
         return self
 
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: a model that calls a tool has already read the argument."""
+        """Refuse: an agent has already read a tool's argument."""
         raise InvalidParameter(
             "A sanitizer cannot be a tool: an agent that calls one has already read the text. Put it before the model, "
             "as sanitizer | model, or as RAPTMiddleware of an agent."
@@ -178,14 +170,12 @@ class SanitizerShell(ChargesUsers):
 
 
 def _charged_user(private: PrivateArgs, user: Name, config: Config) -> Name:
-    """The user to charge. A document does not belong to the caller: its metadata name the user."""
     # No local of this frame holds the values when an error is raised.
     lists = (value if isinstance(value, (list, tuple)) else (value,) for value in private.values)
     return user if any(isinstance(one, Document) for values in lists for one in values) else named_user(user, config)
 
 
 def named_user(user: Name, config: Config) -> Name:
-    """The user to charge: from the call, otherwise from the config."""
     configured = ensure_config(config).get("configurable", {}).get(USER)
     if configured is not None and not isinstance(configured, str):
         raise InvalidParameter(
@@ -196,7 +186,7 @@ def named_user(user: Name, config: Config) -> Name:
 
 
 def _warn_changed_ids(private: PrivateArgs, released: Any) -> None:
-    """Warn that message ids changed: a graph replaces messages by id, so it would keep the raw ones."""
+    """Warn of changed ids: a graph would keep the raw messages."""
     raw = private.values[0]
     if not (isinstance(raw, list) and isinstance(released, list)):
         return

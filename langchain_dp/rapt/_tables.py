@@ -1,4 +1,4 @@
-"""Reads tables of embeddings from installed packages, folders and files, without torch."""
+"""Reads tables of embeddings, without torch."""
 
 from __future__ import annotations
 
@@ -33,19 +33,13 @@ def load(embeddings: str | PathLike[str] | Embeds | Vocabulary) -> Vocabulary:
     """Load a vocabulary by name, from files, or from an object with words and vectors.
 
     Args:
-        embeddings: "glove" (400,000 lower-case English words in 50 dimensions) or "minilm" (30,522 WordPiece tokens of
-            all-MiniLM-L6-v2 in 384), both from installed packages. Or a path: to a folder with ``tokenizer.json`` and
-            ``model.safetensors`` of a WordPiece model, to a folder with one ``.npy`` matrix and its words
-            (``.parquet``, or ``.txt``, one per line), or to a text file with one word and its numbers per line. Or an
-            object with ``words`` and ``vectors``, which may also cut texts itself (``EmbedsSubwords``). A vocabulary is
-            returned unchanged.
-
-    Returns:
-        The vocabulary, in memory: at most twice the size of its table while loading.
+        embeddings: "glove" (400,000 English words in 50 dimensions) or "minilm" (30,522 WordPiece tokens in 384). A
+            folder with ``tokenizer.json`` and ``model.safetensors`` of a WordPiece model, or one ``.npy`` and its
+            words. A text file with a word and its numbers per line.
 
     Raises:
         InvalidParameter: The table is missing or malformed.
-        MissingExtra: The package of a named table, or of its tokenizer, is not installed.
+        MissingExtra: A named table is not installed.
 
     Examples:
         >>> load("glove")
@@ -80,7 +74,6 @@ def _installed(name: str, argument: str, extra: str = "") -> Path:
 
 
 def model_folder(model: str | PathLike[str], argument: str, *, extra: str) -> Path:
-    """Folder of a whole model, "minilm" or a path."""
     validate.instance(argument, model, (str, PathLike), "'minilm' or a folder's path")
     if model == "minilm":
         return _installed(model, argument, extra)
@@ -92,7 +85,6 @@ def model_folder(model: str | PathLike[str], argument: str, *, extra: str) -> Pa
 
 
 def installed_words(name: str, count: int) -> list[str]:
-    """The first words of a named table. Those of "glove" are sorted by frequency."""
     return read_strings(next(iter(sorted(_installed(name, "embeddings").glob("*.parquet")))))[:count]
 
 
@@ -139,7 +131,6 @@ def _from_path(path: Path, name: str) -> Vocabulary:
 
 
 def read_strings(path: Path) -> list[str]:
-    """First column of a Parquet file, in order."""
     with needs("rapt", "pyarrow", why=f" to read {path.name}"):
         from pyarrow import ArrowException, default_memory_pool, parquet
     try:
@@ -181,7 +172,6 @@ def _wordpiece(path: Path, name: str) -> Vocabulary:
 
 
 def _safetensors(path: Path) -> NDArray[np.floating]:
-    """Map the matrix of word embeddings: the file has a length, a JSON header with offsets, then plain numbers."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(min(length, 100_000_000)))
@@ -200,7 +190,6 @@ def _safetensors(path: Path) -> NDArray[np.floating]:
 
 
 def _text_table(path: Path) -> tuple[Sequence[str], NDArray[np.float32]]:
-    """Read one word and its numbers per line, like GloVe and word2vec. Skip a first line of two numbers."""
     words: list[str] = []
     rows: list[NDArray[np.float32]] = []
     with path.open(encoding="utf-8", newline="\n") as file:

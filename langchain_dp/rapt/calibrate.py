@@ -1,8 +1,4 @@
-"""Measures eta on a table, and finds the eta that reaches a target.
-
-The scale of eta depends on the table's distances, so a number from another table or paper means nothing. All
-measurements use public texts and the public table: they cost no privacy.
-"""
+"""Measures eta on a table, and finds the eta that reaches a target, from public texts."""
 
 from __future__ import annotations
 
@@ -49,17 +45,14 @@ class Calibration:
         mechanism: "laplace" or "exponential".
         eta: Privacy loss per unit of distance and token.
         target: The calibration target, in words.
-        replacement: Probability that a running word is replaced by another.
-        interval: Its 95% interval, for the sampling of words and directions.
-        unchanged: Quantiles over running words of N_w, the probability that a word stays unchanged: (share of
-            words, upper bound).
-        inversion: Share of words guessed from their release by an attacker who knows the word frequencies of the texts.
-            For the exponential mechanism it is the exact success of the best attacker. For the noise mechanism it is
-            the better of two simulated attackers, one of whom takes the released word.
-        inversion_interval: Its 95% interval, for the sampling of words and the simulation.
-        blind: Share guessed without the release: always the most frequent word.
-        neighbor_distance: Mean distance of a running word to its nearest neighbor in the table.
-        texts: Description of the measured texts.
+        replacement: Probability that a word is replaced by another.
+        interval: Its 95% interval.
+        unchanged: Quantiles of the probability to stay unchanged: (share of words, upper bound).
+        inversion: Share of words guessed by an attacker who knows their frequencies, simulated for "laplace".
+        inversion_interval: Its 95% interval.
+        blind: Share guessed without the release.
+        neighbor_distance: Mean distance of a word to its nearest neighbor.
+        texts: Description of the texts.
 
     Examples:
         >>> calibration = sanitizer.calibration()
@@ -81,7 +74,7 @@ class Calibration:
 
     @property
     def neighbor_loss(self) -> float:
-        """Eta times the distance to the nearest neighbor: mean nats between a word and that neighbor."""
+        """Mean loss between nearest neighbors, in nats."""
         return self.eta * self.neighbor_distance
 
     def __str__(self) -> str:
@@ -120,20 +113,14 @@ def calibrate(
     Args:
         vocabulary: Public table.
         target_replacement: Share of running words that are replaced by another, in (0, 1).
-        inversion: Share of running words that an attacker may guess from their release, in (0, 1).
-        eta: A given eta to measure, without a target.
-        mechanism: "laplace" or "exponential", as of the sanitizer: they replace different shares of words at one eta.
-        texts: PUBLIC texts like those to be privatized, as word frequencies matter. By default a built-in page of
-            English.
-        threads: Threads to work with. By default one per processor.
-
-    Returns:
-        The calibration. Eta is rounded to 4 digits, down if the target is a bound. Everything else is measured at the
-        rounded eta.
+        inversion: Bound on the share of running words that an attacker guesses, in (0, 1).
+        eta: An eta to measure, without a target.
+        mechanism: "laplace" or "exponential".
+        texts: PUBLIC texts like those to be privatized. None: a page of English.
+        threads: Threads to work with.
 
     Raises:
-        InvalidParameter: Not exactly one target is given, it is out of bounds or cannot be reached on this table, or
-            too few words of the texts are in it.
+        InvalidParameter: Not exactly one target is given, it is unreachable on this table, or too few words are in it.
 
     Examples:
         >>> calibration = calibrate(load("glove"), target_replacement=0.5)
@@ -187,7 +174,6 @@ def calibrate(
 
 @cache
 def english_texts() -> tuple[str, ...]:
-    """Built-in public English, written for this purpose, about nobody."""
     lines = (resources.files("langchain_dp") / "sample" / "english.jsonl").read_text(encoding="utf-8").splitlines()
     return tuple(json.loads(line)["text"] for line in lines)
 
@@ -203,7 +189,6 @@ def _one_target(**targets: float | None) -> tuple[str, float]:
 
 
 def _running_words(vocabulary: Vocabulary, texts: Sequence[str] | None) -> tuple[Ids, str]:
-    """Sorted ids of the running words that may be guessed, and a description."""
     described = "the page of English that is built in"
     if texts is None:
         texts = english_texts()
@@ -225,7 +210,6 @@ def _running_words(vocabulary: Vocabulary, texts: Sequence[str] | None) -> tuple
 
 
 def _systematic(values: Ids, count: int) -> Ids:
-    """Evenly spaced values of a sorted array, so that each value keeps its share."""
     places = (np.arange(count) + 0.5) * len(values) / count
     return np.asarray(values[places.astype(np.int64)])
 
@@ -242,7 +226,6 @@ def _root(name: str, target: float, reached: Callable[[float], float], scale: fl
 
 
 def _interval(chances: Floats, error: float) -> tuple[float, float]:
-    """95% interval of a mean over words that have errors of their own."""
     half = 1.96 * math.hypot(float(chances.std(ddof=1)) / math.sqrt(len(chances)), error)
     mean = float(chances.mean())
     return max(0.0, mean - half), min(1.0, mean + half)

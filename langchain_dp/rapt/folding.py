@@ -1,12 +1,4 @@
-r"""Folds a text, so that recognizers read one form of all spellings, with a map back to the text.
-
-Names and numbers that look alike differ in typographic dashes and spaces, fullwidth forms, invisible marks, forms of
-Unicode, and encodings for JSON, HTML or addresses. The folded copy has one form of each. Encodings can be ambiguous:
-``C:\nina`` may hold a line break or a folder. So recognizers read several copies (:func:`readings`), and
-:func:`united` joins their spans in the text itself.
-
-All functions take time linear in the text.
-"""
+"""Folds a text, so that recognizers read one form of all spellings, with a map back."""
 
 from __future__ import annotations
 
@@ -19,7 +11,7 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 Span = tuple[int, int, str]
-"""Start, end and kind of an entity."""
+"""Start, end, kind."""
 
 _MOST_DECODINGS = 4  # "\\\\u0040", "&amp;#64;" and "%2540" are decoded twice
 _MOST_MARKS = 30  # combining marks per letter. More would take quadratic time
@@ -56,7 +48,7 @@ _RUN = re.compile(
 
 
 class Folded:
-    """A folded copy of a text, with the start and end of each of its characters in the text (None: the same)."""
+    """A folded copy of a text, with the position of each character in the text."""
 
     def __init__(self, text: str, starts: Sequence[int] | None = None, ends: Sequence[int] | None = None) -> None:
         self.text = text
@@ -64,13 +56,11 @@ class Folded:
         self._ends = ends
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Convert a span of the copy to a span of the text."""
         if self._starts is None or self._ends is None or not 0 <= start < end <= len(self.text):
             return start, end
         return self._starts[start], self._ends[end - 1]
 
     def replaced(self, changes: Iterable[tuple[int, int, str]]) -> Folded:
-        """A copy of this copy with these sorted spans replaced."""
         starts = range(len(self.text)) if self._starts is None else self._starts
         ends = range(1, len(self.text) + 1) if self._ends is None else self._ends
         text, new_starts, new_ends, position = [], [], [], 0
@@ -86,10 +76,9 @@ class Folded:
 
 
 def readings(text: str) -> list[Folded]:
-    r"""The copies of a text that recognizers read. The first one decodes every encoding.
+    """Return the copies of a text that recognizers read: encodings are ambiguous.
 
-    The second keeps ``\n``, ``\r`` and ``\t``, since they begin a name in a path. The third reads the first of two
-    backslashes as the end of a folder's name. The last is the text itself.
+    The first decodes all, the second no line breaks, the third no doubled backslash. The last is the text itself.
     """
     copies = [_decoded(text)]
     if _BREAK.search(text):
@@ -101,12 +90,11 @@ def readings(text: str) -> list[Folded]:
 
 
 def fold(text: str) -> str:
-    """The folded text, equal for spellings of one entity except case."""
+    """Return a form equal for all spellings of one entity, except case."""
     return " ".join(_one_form(_decoded(text)).text.split())
 
 
 def caseless(text: str) -> Folded:
-    """A copy without case, and with blanks for white space."""
     lower = text.translate(_SAME).casefold()
     if len(lower) == len(text) and "\u0307" not in lower:
         return Folded(lower)
@@ -120,10 +108,9 @@ def _small(letter: str) -> str:
 
 
 def united(text: str, find: Callable[[str], Iterable[Span]]) -> list[Span]:
-    r"""Find entities in every reading of a text, and return their spans in the text.
+    """Find entities in every reading of a text, and return their spans in the text.
 
-    A span that cuts an encoded character is dropped if the first reading found the same entity: in
-    ``\u0022ann@example.org`` the address begins behind the quotation mark, not with the ``u``.
+    A later span counts unless, without cut characters, the first reading covers it.
     """
     first, *others = readings(text)
     spans = [(*first.span(start, end), kind) for start, end, kind in find(first.text)]
@@ -142,7 +129,6 @@ def united(text: str, find: Callable[[str], Iterable[Span]]) -> list[Span]:
 
 
 def _without_cut(start: int, end: int, encoded: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Shrink a span to whole encoded characters."""
     place = bisect_right(encoded, (start, start))
     if place and encoded[place - 1][0] < start < encoded[place - 1][1] < end:
         start = encoded[place - 1][1]
@@ -153,7 +139,7 @@ def _without_cut(start: int, end: int, encoded: Sequence[tuple[int, int]]) -> tu
 
 
 def merged(spans: Iterable[Span], *, touching: bool = False) -> list[Span]:
-    """Join overlapping (or touching) spans under the kind of the longest, so that no end stays in clear."""
+    """Join overlapping (or touching) spans under the longest one's kind."""
     whole: list[Span] = []
     widest = 0
     for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
@@ -202,7 +188,6 @@ def _decode(code: str) -> str:
 
 
 def _one_form(copy: Folded) -> Folded:
-    """Replace white space by one blank or line break, and other characters by their look-alikes."""
     if not _UNUSUAL.search(copy.text):
         return copy
     changes: list[tuple[int, int, str]] = []
@@ -220,7 +205,6 @@ def _one_form(copy: Folded) -> Folded:
 
 
 def _characters(run: str) -> Iterable[tuple[int, int, str]]:
-    """Replacements in a run of characters, each with its combining marks."""
     seen = [place for place, one in enumerate(run) if not _IGNORED.match(one)]
     position = number = 0
     while number < len(seen):

@@ -1,10 +1,4 @@
-"""Rebuilds messages field by field, so that an unknown field cannot carry the raw text on.
-
-Roles, order, numbers of blocks, names of tools, ids of calls, shapes of JSON and random message ids stay. Another id is
-replaced by a random one, the same for the same id in this process. Metadata, artifacts, names of people, reasoning and
-errors are dropped. A walk rebuilds a value and passes every text in it through ``swap``: once to collect the texts, and
-once to insert the released ones.
-"""
+"""Rebuilds messages field by field, so that an unknown field cannot carry raw text on."""
 
 from __future__ import annotations
 
@@ -45,7 +39,6 @@ T = TypeVar("T")
 
 
 def texts_in(walk: Callable[[Swap], object]) -> tuple[str, ...]:
-    """Collect the texts that ``walk`` swaps, in order."""
     texts: list[str] = []
 
     def collect(text: str) -> str:
@@ -57,7 +50,6 @@ def texts_in(walk: Callable[[Swap], object]) -> tuple[str, ...]:
 
 
 def with_texts(walk: Callable[[Swap], T], released: Sequence[str]) -> T:
-    """Rebuild a value with ``released`` as its texts, in order."""
     left = iter(released)
     rebuilt = walk(lambda _: next(left))
     assert next(left, None) is None  # both walks see the same texts
@@ -65,10 +57,7 @@ def with_texts(walk: Callable[[Swap], T], released: Sequence[str]) -> T:
 
 
 def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
-    """Rebuild a JSON-like value with every leaf and key swapped. Nesting, lengths and nulls stay.
-
-    Numbers, booleans and other objects become texts. A string that holds a JSON object or list still does afterwards.
-    """
+    """Swap every leaf and key of a JSON-like value. Nesting, lengths and nulls stay."""
     try:
         return _structured(value, swap, keys)
     except RecursionError:
@@ -77,7 +66,6 @@ def structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
 
 
 def text_or_json(text: str, swap: Swap, keys: Collection[str]) -> str:
-    """Swap a text, or the leaves and keys of the JSON object or list in it."""
     inner = json_container(text)
     return swap(text) if inner is None else json.dumps(structured(inner, swap, keys), ensure_ascii=False)
 
@@ -91,8 +79,7 @@ def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
     if isinstance(value, Mapping):
         return _object(value, swap, keys)
     if isinstance(value, (set, frozenset)):
-        # Sorted texts let a retry find the earlier release. Releases are sorted anew, or their order would tell how the
-        # texts compare.
+        # Sorted texts let a retry find the earlier release. The order of unsorted releases would compare them.
         return sorted((_structured(inner, swap, keys) for inner in sorted(value, key=_stable_text)), key=str)
     if isinstance(value, (list, tuple)):
         return [_structured(inner, swap, keys) for inner in value]
@@ -104,7 +91,7 @@ def _structured(value: Any, swap: Swap, keys: Collection[str]) -> Any:
 
 
 def _stable_text(value: Any) -> str:
-    """The same text in every process, where sets have another order."""
+    """Return the same text in every process, where sets have another order."""
     if isinstance(value, (set, frozenset)):
         return f"{{{', '.join(sorted(map(_stable_text, value)))}}}"
     return f"[{', '.join(map(_stable_text, value))}]" if isinstance(value, (list, tuple)) else str(value)
@@ -126,7 +113,6 @@ def _object(value: Mapping[Any, Any], swap: Swap, keys: Collection[str]) -> dict
 
 
 def json_container(text: str) -> Any:
-    """The JSON object or list that ``text`` holds, or None."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
@@ -138,10 +124,8 @@ def json_container(text: str) -> Any:
 Note = Callable[[str], None]
 
 REMOVE_ALL = "__remove_all__"
-"""Id that tells a graph to remove all messages."""
 
 IN_CLEAR = "passed in clear"
-"""End of a note on a part of a message that is not private."""
 
 _TEXT = {"text", "input_text", "output_text"}
 _THOUGHTS = {"reasoning", "thinking", "redacted_thinking", "reasoning_content"}
@@ -150,7 +134,7 @@ _MEDIA = {
     "image_url", "image", "input_image", "audio", "input_audio", "video", "video_url", "file", "input_file", "document",
     "media", "text-plain",
 }  # fmt: skip
-# Fields that say the kind and the location of a medium. Other fields are text, or unknown.
+# Fields with the kind and location of a medium. Other fields are text, or unknown.
 _MEDIUM = {
     "type", "source_type", "url", "base64", "data", "bytes", "file_id", "mime_type", "media_type", "detail",
     "format", "image_url", "video_url", "input_audio", "audio", "file", "file_data", "file_url", "source", "image",
@@ -183,14 +167,13 @@ _PLAIN: tuple[type[BaseMessage], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class MessageRules:
-    """Rules for the parts of a message that pass in clear. Public. ``dataclasses.asdict`` saves it.
+    """Rules for the parts of a message that pass in clear. Public.
 
     Args:
         system: "keep": system messages, the developer's own text, pass in clear. "sanitize": they are sanitized.
-        media: Images, audio and files. "keep": they pass in clear and are reported, except titles and file names. A
-            file with text is refused. "drop": all media are dropped.
-        keys_keep: Keys of JSON objects that pass in clear, at any place in arguments and answers of tools, in metadata
-            and in values of examples: "rows", "name". Other keys are sanitized like words.
+        media: "keep": images, audio and files pass in clear, except titles and names. A file with text is refused.
+            "drop": all are dropped.
+        keys_keep: Keys of JSON objects that pass in clear, also in metadata.
 
     Examples:
         >>> MessageRules(media="drop", keys_keep=["rows"]).keys_keep
@@ -208,19 +191,18 @@ class MessageRules:
 
 
 def checked_keys(keys: Collection[str]) -> frozenset[str]:
-    """Keys that pass in clear, as a checked set."""
     if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
         raise InvalidParameter(f"Expected keys_keep={keys!r} to be a list of keys.")
     return frozenset(keys)
 
 
 def passing_id(given: str | None) -> str | None:
-    """Keep a random UUID, also with LangChain's additions. Replace any other id, which may hold text or a digest."""
+    """Keep a random UUID. Any other id may hold text."""
     return given if given is None or _RANDOM_ID.fullmatch(given) else str(uuid.uuid4())
 
 
 def _message_id(message: BaseMessage, note: Note) -> str | None:
-    """:func:`passing_id` with one substitute per id: other messages remove or replace a message by its id."""
+    """Apply :func:`passing_id` with one substitute per id, which other messages use."""
     given = message.id
     if given is None or _RANDOM_ID.fullmatch(given):
         return given
@@ -232,7 +214,7 @@ _IDS = secrets.token_bytes(32)  # key of this process, so that nobody can test a
 
 
 def rebuild(message: BaseMessage, rules: MessageRules, swap: Swap, note: Note) -> BaseMessage:
-    """Return a new message with swapped texts. ``note`` gets each thing that passed in clear or was dropped."""
+    """Swap a message's texts. ``note`` gets parts in clear or dropped."""
     if isinstance(message, RemoveMessage):
         everything = message.id == REMOVE_ALL
         return RemoveMessage(id=REMOVE_ALL if everything else _message_id(message, note) or "")
@@ -285,7 +267,6 @@ def _ai(message: AIMessage, rules: MessageRules, swap: Swap, note: Note) -> AIMe
         "additional_kwargs": {} if calls or invalid else _function_call(message, rules, swap),
     }
     if isinstance(message, AIMessageChunk):
-        # A chunk parses its calls from chunks of JSON.
         chunks = [
             tool_call_chunk(name=call["name"], args=_dumped(call["args"]), id=call["id"], index=index)
             for index, call in enumerate([*calls, *invalid])
@@ -299,7 +280,6 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _function_call(message: AIMessage, rules: MessageRules, swap: Swap) -> dict[str, Any]:
-    """The only part of ``additional_kwargs`` that a conversation needs: a call in the oldest form."""
     call = message.additional_kwargs.get("function_call")
     if not isinstance(call, Mapping):
         return {}
@@ -354,7 +334,6 @@ def _block(
 def _text_file(
     kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap, note: Note
 ) -> dict[str, Any] | None:
-    """Sanitize a file that holds plain text. None for other files."""
     if kind in ("text-plain", "file") and isinstance(block.get("text"), str):
         source_type = {"source_type": "text"} if kind == "file" else {}
         return {"type": kind, **source_type, "mime_type": "text/plain", "text": swap(block["text"])}
@@ -385,7 +364,6 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
 
 
 def _is_textual(value: Mapping[str, Any], sense: bool) -> bool:
-    """Return whether type, address or file name declare text. Untyped bytes in a block of ``sense`` are no text."""
     return any(
         _is_textual(inner, sense)
         if isinstance(inner, Mapping)
@@ -426,14 +404,12 @@ def _medium(block: Mapping[str, Any], swap: Swap, note: Note) -> dict[str, Any]:
 
 
 def _is_public(key: str, value: Any) -> bool:
-    """Return whether a field for a kind of file holds the name of one, and no text."""
     if key == "detail" and isinstance(value, str):
         return value in _DETAILS
     return key not in _KINDS or not isinstance(value, str) or _KIND.fullmatch(value) is not None
 
 
 def _named(block: Mapping[str, Any], place: str) -> str | None:
-    """A name or an id, which pass in clear, so any other type is refused."""
     value = block.get(place)
     if value is not None and not isinstance(value, str):
         raise InvalidParameter(

@@ -1,4 +1,4 @@
-"""Sanitizes the whole history of every model call of an agent, so the model never sees a raw word."""
+"""Sanitizes the history of every model call of an agent."""
 
 from __future__ import annotations
 
@@ -34,44 +34,32 @@ _REMEDY = "Give user=, a name or a function of the request, or a sanitizer witho
 
 
 def nothing(payload: Any) -> dict[str, str]:
-    """Trace of a hook's state: withheld."""
     return {"payload": WITHHELD}
 
 
 class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Sanitizes all messages of every model call of an agent, with tool calls and tool results.
+    """Sanitizes all messages of every model call of an agent, with tool calls and results.
 
-    The sanitizer's :class:`MessageRules` decide whether system messages and media pass in clear, as by default.
+    The agent's state keeps the raw messages. Each message is a document of the account and is paid once. An unchanged
+    reply of the model passes free.
 
-    The agent's state keeps the raw messages for tools and the user. A message that was sanitized in an earlier turn is
-    returned again, so a growing history pays for each message once. An unchanged reply of the model, made from
-    sanitized text, passes in later turns at no cost. For the account, each message is a document.
-
-    The order of the list counts, since the first middleware wraps all others. Put BEFORE this one a middleware that
-    adds private text to a request: this one does not see additions of an inner one. Put AFTER it a middleware that asks
-    its own model about the request, such as ``LLMToolSelectorMiddleware``. A middleware whose hook on the state asks a
-    model, such as ``SummarizationMiddleware``, reads the raw state anywhere. Its model must be behind the sanitizer:
-    ``SummarizationMiddleware(model, summarizer=sanitizer | instruct | model | StrOutputParser())``, where ``instruct``
-    adds the request to summarize. ``create_agent`` raises :class:`InvalidParameter` if a middleware would show raw
-    messages to a chat model in its attributes.
-
-    The graph's own runs, from the root on, show callbacks and tracers the raw state: call the agent in
-    ``with private_run():``.
+    Put BEFORE this one a middleware that adds private text to a request, and AFTER it one that asks its own model about
+    the request. A hook on the state reads raw messages, so its model must be behind the sanitizer:
+    ``SummarizationMiddleware(model, summarizer=sanitizer | instruct | model | StrOutputParser())``. ``create_agent``
+    raises :class:`InvalidParameter` where it finds such a model in attributes. Call it in ``with private_run():``, or
+    tracers see the raw state.
 
     Args:
-        sanitizer: Sanitizer of messages. Its ``MessageRules`` also apply to the agent's system prompt.
-        user: User whose account is charged: a name, or a function of the request, as of ``request.runtime.context``.
-            None: no user.
+        sanitizer: Sanitizer of messages and system prompt, by its ``MessageRules``.
+        user: User whose account is charged: a name, or a function of the request.
         trusted: Names of middleware whose own models may read raw messages.
 
     Raises:
-        InvalidParameter: A value is of another type, or no message could ever reach the sanitizer's limit: without a
-            user, each is charged once.
+        InvalidParameter: No message could ever reach the sanitizer's limit: without a user, each is charged once.
 
     Formal guarantee:
-        That of the sanitizer, for everything that the model reads of the messages. Keys of arguments and answers that
-        the agent's tools declare pass in clear. It does not cover the effects of tools that the model calls, or
-        tool and schema descriptions.
+        That of the sanitizer, for everything that the model reads of the messages. Keys that the agent's tools declare
+        pass in clear. Effects and descriptions of tools are not covered.
 
     Examples:
         >>> agent = create_agent(model, tools, middleware=[RAPTMiddleware(sanitizer)])
@@ -101,7 +89,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """Name of this middleware. ``create_agent`` reads it while it has the list, whose order is checked here."""
+        """Name of this middleware. ``create_agent`` reads it: the list's order is checked here."""
         self._check_order(agents_middleware())
         return super().name
 
@@ -151,7 +139,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
         user = self._user(request) if callable(self._user) else self._user
         self.sanitizer.check_limit("message", _REMEDY, user=user is not None)
         system = [] if request.system_message is None else [request.system_message]
-        # One call: all new messages of a turn are charged together, or refused together.
+        # One call: all new messages of a turn are charged together, or none.
         sanitized = self.sanitizer.sanitize([*system, *request.messages], user=user, keys_keep=_declared(request))
         messages = sanitized[len(system) :]
         # The state holds the raw messages, so inner middleware and the handler get a copy.
@@ -162,7 +150,6 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def _asks_a_model(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
-    """Return whether it has a model, or uses the agent's, and does not sanitize the prompt."""
     attributes = vars(middleware)
     summarizer = _first(attributes.get("summarizer"))
     if summarizer is not None:
@@ -177,7 +164,6 @@ def _first(part: Any) -> Any:
 
 
 def _declared(request: ModelRequest[Any]) -> list[str]:
-    """Names of all parameters that the tools and the answer's schema declare: the developer's own words."""
     schemas: list[Any] = [spec.json_schema for spec in getattr(request.response_format, "schema_specs", ())]
     schemas += [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
     return sorted({key for schema in schemas for key in _properties(schema)})
@@ -193,7 +179,7 @@ def _properties(schema: Any) -> Iterator[str]:
 
 
 def agents_middleware() -> Sequence[object]:
-    """The middleware list of the ``create_agent`` call that reads the caller's name. Otherwise empty."""
+    """Return the middleware list of the ``create_agent`` above, or ()."""
     frame = sys._getframe(2)
     for _ in range(3):  # a comprehension has a frame of its own before Python 3.12
         if frame.f_code.co_name == "create_agent":
@@ -206,7 +192,6 @@ def agents_middleware() -> Sequence[object]:
 
 
 def has_hooks(middleware: object, base: type, *hooks: str) -> bool:
-    """Return whether a middleware overrides one of these hooks of ``base``, sync or async."""
     return isinstance(middleware, base) and any(
         getattr(type(middleware), f"{prefix}{hook}") is not getattr(base, f"{prefix}{hook}")
         for hook in hooks

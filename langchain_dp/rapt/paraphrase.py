@@ -1,6 +1,4 @@
-"""Rewrites whole texts with a local model: each token is drawn from clipped differences to the model without the text.
-
-Drawing every word alone destroys the meaning long before a text can no longer be found.
+"""Rewrites whole texts with a local model, each token by clipped differences to the model without the text.
 
 References:
     [1] Utpala, Hooker, Chen. Locally differentially private document generation using zero shot prompting. 2023.
@@ -42,7 +40,7 @@ PAIRS = (
         "A sweet comedy, full of laughs, that I'd be happy to watch once more.",
     ),
 )
-"""Public texts and paraphrases, as examples for the model."""
+"""Public examples."""
 
 _TAIL = "\nThe same in other words:"
 _HEAD = "".join(f"Text: {text}{_TAIL} {other}\n\n" for text, other in PAIRS) + "Text:"  # the prompt before the text
@@ -57,7 +55,7 @@ class ParaphraseOptions:
     Args:
         clip: C: largest shift of a token's log-probability by the text, in nats.
         temperature: tau of the token distribution.
-        max_new_tokens: T: largest number of tokens of a paraphrase.
+        max_new_tokens: T: largest number of tokens.
 
     Examples:
         >>> ParaphraseOptions().epsilon  # per text: T 4 C / tau
@@ -73,22 +71,19 @@ class ParaphraseOptions:
 
     @functools.cached_property
     def noise(self) -> ClippedSum:
-        """Mechanism that draws a token."""
+        """The mechanism."""
         return ClippedSum.clipped(self.clip, members=1, tokens=self.max_new_tokens, temperature=self.temperature)
 
     @property
     def epsilon(self) -> float:
-        """Pure local epsilon of a paraphrase, between any two texts."""
+        """Pure local epsilon between any two texts."""
         return self.noise.event.epsilon0 * self.noise.event.tokens
 
 
 class TextParaphraser:
-    """The engine of :class:`RAPTParaphraser`: rewrites texts, one at a time.
+    """The engine of :class:`RAPTParaphraser`.
 
-    Formal guarantee:
-        One paraphrase is pure local differential privacy: for any two texts that are not blank, the chance of any
-        paraphrase changes by at most exp(T 4 C / tau). Each token is a :meth:`ClippedSum.release` with one member: the
-        text moves every log-weight by at most C / tau up or down, and the sum of all weights as much again.
+    Per token, the text moves every log-weight, and the log of their sum, by at most C / tau up or down.
     """
 
     mechanism = "paraphrase"
@@ -111,12 +106,10 @@ class TextParaphraser:
 
     @functools.cached_property
     def settings(self) -> str:
-        """Every public value that the distribution of a release depends on."""
         facts = {"model": self._model.name, "table": WHOLE_TEXTS, "mechanism": self.mechanism, "head": _HEAD}
         return json.dumps({**dataclasses.asdict(self._options), **facts}, sort_keys=True)
 
     def notes(self) -> tuple[str, ...]:
-        """Facts for certificates: everything that passes in clear, and the meaning of eta."""
         weak = f" Above {_WEAK:g} it promises hardly anything: what protects is what attackers cannot do."
         weak *= self.eta > _WEAK
         return (
@@ -126,7 +119,7 @@ class TextParaphraser:
         )
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Do all work that can fail on a text. Return a function that draws the paraphrases, in order."""
+        """Do all work that can fail. Return a function that draws."""
         bodies = [" " + " ".join(text.split()) if text.strip() else "" for text in texts]
         if any(count_or_estimate(self._model, body) > self._room for body in bodies):
             raise InvalidParameter(  # without its length, which is private
@@ -147,31 +140,23 @@ class TextParaphraser:
 class RAPTParaphraser(RAPTSanitizer):
     """Rewrites every text with a local model, one token at a time, and charges the cost.
 
-    Accepts the inputs of :class:`RAPTSanitizer`, and returns the same type. At equal success of attackers, a paraphrase
-    keeps more meaning than words drawn one by one (see the page of benchmarks), but a small model also invents. Its
-    promise is a local epsilon of hundreds per text, which is weak.
+    A paraphrase keeps more meaning than drawn words, but a small model also invents. Inputs, ``messages``,
+    ``documents``, ``limit``, ``cache`` and ``name`` are as of :class:`RAPTSanitizer`.
 
     Args:
         model: Local model, which reads the texts: ``LlamaCppEnsemble()``, ``TransformersEnsemble(...)``.
         paraphrasing: Options of a paraphrase, which set its cost.
-        messages: Parts of messages that pass in clear, as in :class:`RAPTSanitizer`.
-        documents: Metadata that pass in clear, as in :class:`RAPTSanitizer`.
-        ledger: Account to charge. It counts whole texts, so it cannot be the account of words.
-        limit: Largest total eta of one user, and of one document, over all releases. No limit of calls or words. Not
-            beside ``ledger``.
-        cache: Return the earlier release, at no cost, for the same text and user.
-        name: Name of the run, and of the caller in the ledger.
+        ledger: Account to charge, for whole texts only.
 
     Raises:
-        InvalidParameter: A value is out of bounds, or the model scores no next tokens.
+        InvalidParameter: The model scores no next tokens.
         PlanError: The ledger counts in distances of words.
         ModelUnavailable: The model does not answer. The charge for texts that it received is lost.
 
     Formal guarantee:
-        One paraphrase is eta-local differential privacy between any two texts that are not blank, eta = T 4 C / tau:
-        pure, of the text as a whole, for every length. Releases of the same text add up in the ledger, and so do the
-        texts of one document (its content, each sanitized metadata) or message. At the defaults a paraphrase costs 320.
-        No such number can be relied on alone: the protection at this scale is the measured failure of attackers.
+        One paraphrase is pure eta-local differential privacy between any two texts that are not blank,
+        eta = T 4 C / tau = 320 at the defaults. Releases of the same text, and the texts of one document or message,
+        add up. At this scale only the measured failure of attackers protects.
         Source: [1], with the clip of [2]. That a token costs 4 C / tau is shown by enumeration.
 
     Examples:

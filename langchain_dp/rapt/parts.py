@@ -1,7 +1,4 @@
-"""Splits every input of a chain into units of release, and joins released texts to its type.
-
-Metadata of documents is dropped unless a rule names it.
-"""
+"""Splits every input of a chain into units of release, and joins released texts."""
 
 from __future__ import annotations
 
@@ -35,21 +32,18 @@ from langchain_dp.rapt.messages import (
 from langchain_dp.rapt.release import Texts, Unit
 
 ID = "id"
-"""Name of the id of a document itself, in ``metadata_keep`` and ``document_key``."""
+"""A document's own id."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DocumentRules:
-    """Rules for the metadata and the account of a document. Public. ``dataclasses.asdict`` saves it.
-
-    Metadata that no list names is dropped. A name stands for a metadata key with everything under it.
+    """Rules for a document's metadata and account. Public. Unlisted metadata is dropped.
 
     Args:
-        metadata_keep: Names that pass in clear. "id" keeps the document's own id. Otherwise a random UUID stays and any
-            other id is replaced by one.
-        metadata_sanitize: Names whose texts are sanitized with the page content, as one release.
-        user_key: Name of the user whose account is charged.
-        document_key: Name of the document's account key ("id": the document's id). None: its content.
+        metadata_keep: Keys that pass in clear. "id" keeps the document's own id, otherwise only a random UUID stays.
+        metadata_sanitize: Keys whose texts are sanitized with the page content.
+        user_key: Key of the user whose account is charged.
+        document_key: Key that names the document's account ("id": its id). None: its content.
 
     Examples:
         >>> DocumentRules(metadata_keep=["source"], user_key="patient").metadata_keep
@@ -78,7 +72,6 @@ class DocumentRules:
 
 
 def account_key(name: str | None, parameter: str, document: Document, position: int) -> str | None:
-    """Read an account key from the metadata of a document. None if ``name`` is None."""
     if name is None:
         return None
     value = document.metadata.get(name, document.id if name == ID else None)
@@ -92,7 +85,6 @@ def account_key(name: str | None, parameter: str, document: Document, position: 
 
 
 def rebuild_document(document: Document, rules: DocumentRules, keys: Collection[str], swap: Swap) -> Document:
-    """Return a new document with swapped texts. Keys inside metadata pass in clear if they are in ``keys``."""
     content = swap(document.page_content)
     metadata = {
         key: value if key in rules.metadata_keep else structured(value, swap, keys)
@@ -104,7 +96,6 @@ def rebuild_document(document: Document, rules: DocumentRules, keys: Collection[
 
 
 def check_documents(documents: Sequence[Document]) -> None:
-    """Refuse other types before anything is charged."""
     if isinstance(documents, (str, bytes, Document)) or not isinstance(documents, Sequence):
         raise InvalidParameter(f"Expected documents to be a list of Document, not {type(documents).__name__}.")
     for position, document in enumerate(documents):
@@ -119,14 +110,14 @@ def check_documents(documents: Sequence[Document]) -> None:
 
 
 REPORT = "rapt"
-"""Key of ``response_metadata`` with the facts about a sanitized message."""
+"""Key of ``response_metadata`` with a message's facts."""
 REPLY = "rapt_reply"
-"""Key that marks a reply of the outside model: it was made from sanitized text, and is public."""
+"""Marks a public reply."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class SplitInput:
-    """An input split into units, and a function that joins released units. Private."""
+    """An input's units, and a function that joins released ones. Private."""
 
     units: list[Unit]
     join: Callable[[Sequence[Texts]], Any]
@@ -134,7 +125,7 @@ class SplitInput:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Rules for every kind of input, facts (``stamp``) for sanitized messages, and a keyed ``mark`` of public texts."""
+    """Rules, a ``stamp`` of facts, and a keyed ``mark`` of public texts."""
 
     messages: MessageRules
     documents: DocumentRules
@@ -142,7 +133,6 @@ class Rules:
     mark: Callable[[Texts], str]
 
     def notes(self) -> tuple[str, ...]:
-        """Facts for certificates about inputs that are more than a text."""
         keys = ", ".join(sorted(self.messages.keys_keep))
         notes = [
             "Which inputs come, in which order and how many, is in clear: where a retriever or a selector compares "
@@ -174,14 +164,12 @@ class Rules:
 
 
 def check_keys(user: str | None, document: str | None) -> None:
-    """Refuse keys of accounts that are not non-empty strings."""
     for name, value in (("user", user), ("document", document)):
         if value is not None and (not isinstance(value, str) or not value):
             raise InvalidParameter(f"Expected {name} of type {type(value).__name__} to be a non-empty string, or None.")
 
 
 def split(value: Any, rules: Rules, user: str | None, document: str | None, keys: Collection[str] = ()) -> SplitInput:
-    """Split an input. ``keys`` are further JSON keys that pass in clear in messages."""
     check_keys(user, document)
     if isinstance(value, str):
         return SplitInput([Unit((value,), user, document)], lambda released: released[0][0])
@@ -207,7 +195,6 @@ def split(value: Any, rules: Rules, user: str | None, document: str | None, keys
 
 
 def message_list(messages: Any) -> list[BaseMessage]:
-    """Convert every form of messages that LangChain accepts."""
     converted = as_messages(messages if isinstance(messages, (list, tuple)) else [messages])
     if converted is None:
         kind = type(messages).__name__
@@ -216,7 +203,6 @@ def message_list(messages: Any) -> list[BaseMessage]:
 
 
 def _is_message(value: object) -> bool:
-    """Return whether LangChain accepts it as a message: also a pair of role and text, or a mapping with a role."""
     if isinstance(value, tuple):
         return len(value) == 2 and isinstance(value[0], str)
     return isinstance(value, BaseMessage) or (isinstance(value, dict) and "role" in value)
@@ -225,7 +211,6 @@ def _is_message(value: object) -> bool:
 def split_mappings(
     mappings: Sequence[Mapping[str, Any]], rules: Rules, keep: Collection[str], user_key: str | None
 ) -> SplitInput:
-    """Split mappings, one unit each: every value except those under ``keep``. ``user_key`` is not passed on."""
     if isinstance(keep, str) or not isinstance(keep, Iterable) or not all(isinstance(key, str) for key in keep):
         raise InvalidParameter(f"Expected keep of type {type(keep).__name__} to be a list of keys: ['label'].")
     keep = frozenset(keep)
@@ -290,19 +275,18 @@ def _messages(
 
 
 def marked(message: AIMessage, rules: Rules) -> AIMessage:
-    """Return a reply with a keyed mark. Any change to its texts voids the mark."""
+    """Mark a reply by key. Any change to its texts voids the mark."""
     metadata = {**message.response_metadata, REPLY: rules.mark(texts_in(_whole(message, rules, _ignore)))}
     return message.model_copy(update={"response_metadata": metadata})
 
 
 def _whole(message: BaseMessage, rules: Rules, note: Callable[[str], None]) -> Callable[[Swap], BaseMessage]:
-    """A walk that swaps every key: a mark also holds under other tools."""
+    """Return a walk that swaps every key: a mark holds under other tools."""
     whole = dataclasses.replace(rules.messages, keys_keep=())
     return lambda swap: rebuild(message, whole, swap, note)
 
 
 def _marked_texts(message: BaseMessage, rules: Rules) -> Texts | None:
-    """Texts of an unchanged reply of the model. None for any other message."""
     mark = message.response_metadata.get(REPLY) if isinstance(message, AIMessage) else None
     if not isinstance(mark, str):
         return None
@@ -347,4 +331,4 @@ def _prompt(
 
 
 def _ignore(note: str) -> None:
-    """Drop a note: the second walk repeats those of the first."""
+    """Drop a note: the first walk has it."""

@@ -1,7 +1,4 @@
-"""Replaces recognized entities by placeholders, and restores them. No formal privacy.
-
-All other text passes in clear. Every certificate of this mode says ``private=False``.
-"""
+"""Replaces recognized entities by placeholders, and restores them. No formal privacy."""
 
 from __future__ import annotations
 
@@ -36,27 +33,26 @@ _FOLDED = {"PERSON", "LOCATION", "ADDRESS", "ORGANIZATION", "EMAIL", "TERM"}
 _SPACED = {"PHONE", "IBAN", "CREDIT_CARD"}
 _AROUND = re.compile(r"(<[A-Z][A-Z0-9_]*_[1-9][0-9]*>)")
 ESCAPED = "LITERAL"
-"""Label of raw text that looks like a placeholder."""
+"""Label of raw text like a placeholder."""
 
 
 @runtime_checkable
 class FindsEntities(Protocol):
-    """Finds the entities to hide."""
+    """Finds entities to hide."""
 
     @property
-    def name(self) -> str:
-        """Name of the recognizer, for certificates."""
+    def name(self) -> str: ...
 
     def find(self, text: str) -> Sequence[tuple[int, int, str]]:
-        """Start, end and kind of every entity in ``text``. They may overlap."""
+        """Return start, end and kind of every entity in ``text``. They may overlap."""
 
 
 Entry = tuple[str, str, str]
-"""Kind, original and placeholder. Private."""
+"""Kind, original, placeholder. Private."""
 
 
 def alike(label: str, original: str) -> str:
-    """Normal form of an entity. Names are compared without kind, which recognizers change from text to text."""
+    """Return an entity's normal form. Names have no kind: recognizers change it."""
     if label == ESCAPED:
         return f"{label}\0{original}"
     form = fold(original)
@@ -68,7 +64,7 @@ def alike(label: str, original: str) -> str:
 
 
 class PlaceholderMap:
-    """Maps entities to placeholders. Private: it stays in this process."""
+    """Maps entities to placeholders. Private."""
 
     def __init__(self, allowed_hosts: Collection[str] = ()) -> None:
         self._lock = threading.Lock()
@@ -83,7 +79,6 @@ class PlaceholderMap:
         self._looked = 0  # number of entries in ``_known``
 
     def placeholder(self, label: str, original: str) -> str:
-        """The placeholder of an entity. The same for equal entities of one kind."""
         form = alike(label, original)
         with self._lock:
             placeholder = self._placeholders.get(form)
@@ -98,7 +93,6 @@ class PlaceholderMap:
         self._beginnings.update(placeholder[:length] for length in range(1, len(placeholder)))
 
     def learn(self, entries: Iterable[Entry]) -> None:
-        """Add stored entries. They replace entries of the same placeholders."""
         with self._lock:
             for label, original, placeholder in entries:
                 match = PLACEHOLDER.fullmatch(placeholder)
@@ -111,7 +105,7 @@ class PlaceholderMap:
             self._known, self._looked = {}, 0
 
     def forget(self, original: str) -> list[str]:
-        """Drop the entries of an entity and return their placeholders, whose numbers stay taken."""
+        """Drop an entity and return its placeholders, whose numbers stay taken."""
         with self._lock:
             known = list(self._entries.values())
             found = [entry for entry in known if alike(entry[0], entry[1]) == alike(entry[0], original)]
@@ -122,25 +116,23 @@ class PlaceholderMap:
             return [placeholder for _, _, placeholder in found]
 
     def skip(self, placeholder: str) -> None:
-        """Give no other entity this placeholder."""
+        """Take this placeholder's number."""
         if match := PLACEHOLDER.fullmatch(placeholder):
             self._counts[match[1]] = max(self._counts[match[1]], int(match[2]))
 
     def entries(self) -> list[Entry]:
-        """All entries, oldest first. Private."""
         with self._lock:
             return list(self._entries.values())
 
     def counts(self) -> dict[str, int]:
-        """Number of different entities of each kind."""
         with self._lock:
             return dict(Counter(label for label, _, _ in self._entries.values()))
 
     def again(self, text: str) -> list[Span]:
-        """Find known originals in ``text``, as whole words of at least three characters, or two letters of writing
-        without spaces.
+        """Find known originals in ``text``, as whole words of at least three characters, or two of writing without
+        spaces.
 
-        A single word is found as it was met and in capitals ("will" is seldom Will), others in any case.
+        A single word is found as it was met and in capitals, others in any case.
         """
         with self._lock:
             for kind, original, _ in itertools.islice(self._entries.values(), self._looked, None):
@@ -160,16 +152,12 @@ class PlaceholderMap:
         return spans
 
     def begins(self, start: str) -> bool:
-        """Return whether a longer placeholder begins with ``start``."""
         return start in self._beginnings
 
     def restore(
         self, text: str, show: Callable[[str], str] = str, *, scanner: AddressScanner | None = None, value: bool = False
     ) -> str:
-        """Replace known placeholders by originals, which ``show`` writes, except in addresses of other hosts.
-
-        ``scanner`` follows a text in pieces. ``value`` marks a single value, such as an argument of a tool.
-        """
+        """Replace known placeholders by originals, except in addresses of hosts that are not allowed."""
         if scanner is None:
             if "<" not in text:
                 return text
@@ -193,7 +181,6 @@ class PlaceholderMap:
 
     @property
     def left_in_addresses(self) -> int:
-        """Number of different placeholders that stayed in addresses."""
         return len(self._left)
 
     def __contains__(self, placeholder: object) -> bool:
@@ -209,8 +196,7 @@ class PlaceholderMap:
 class PlaceholderReleases:
     """Replaces entities by placeholders, without a charge, because nothing formal is promised.
 
-    Originals of the map ``kept`` are replaced everywhere. Under ``hidden`` its placeholders stay. The words between the
-    placeholders are released by ``rest``. None: they pass in clear.
+    Under ``hidden``, placeholders of ``kept`` stay. ``rest`` releases the words between.
     """
 
     def __init__(
@@ -223,7 +209,7 @@ class PlaceholderReleases:
         self.map = kept
 
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
-        """Replace the entities of every unit, and release its other words under one charge."""
+        """Replace the entities of every unit, and release other words under one charge."""
         hidden: list[Texts] = [
             run_redacted(lambda *texts: (*map(self._replaced, texts),), PrivateArgs(*unit.texts)) for unit in units
         ]
@@ -243,15 +229,12 @@ class PlaceholderReleases:
         return whole
 
     def stamp(self) -> dict[str, Any]:
-        """Facts written into a sanitized message."""
         return {"private": False, "mechanism": self._mechanism}
 
     def mark(self, texts: Texts) -> str:
-        """Mark public texts under a key of this object."""
         return hmac.new(self._key, json.dumps(texts).encode(), hashlib.sha256).hexdigest()
 
     def notes(self) -> tuple[str, ...]:
-        """Facts for certificates: everything that passes in clear."""
         if self._rest is not None:
             return (
                 "How many entities were found, of which kinds, between which words, and which of them are equal is in "
@@ -263,7 +246,6 @@ class PlaceholderReleases:
         )
 
     def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
-        """Certificate without a promise, with the reason."""
         return MetricCertificate(
             mechanism=self._mechanism, eta=math.inf, table="none", private=False, reason=REASON, notes=tuple(notes),
             parameters=parameters,
@@ -288,7 +270,6 @@ class PlaceholderReleases:
         return "".join([*out, text[position:]])
 
     def _find(self, text: str) -> list[Span]:
-        """Entities in one reading of a text, and text that looks like a placeholder."""
         with sealed(Level.QUIET):  # a recognizer may call a model, hidden from callbacks
             entities = [*self._finder.find(text)]
         return [*entities, *self.map.again(text), *((*match.span(), ESCAPED) for match in PLACEHOLDER.finditer(text))]
@@ -298,7 +279,6 @@ class PlaceholderReleases:
 
 
 def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[Span]:
-    """Cut the placeholders that stay out of the spans."""
     places = sorted(stay)
     for start, end, label in spans:
         while places and places[0][1] <= start:
@@ -314,7 +294,7 @@ def _around(stay: Iterable[tuple[int, int]], spans: Iterable[Span]) -> Iterator[
 
 
 def _whole_addresses(spans: list[Span], text: str) -> list[Span]:
-    """Widen spans in an address to the whole address: a placeholder in an address would not be restored."""
+    """Widen spans to whole addresses, inside which nothing is restored."""
     touched = []
     number = 0
     for start, end in addresses(text) if spans else ():
@@ -326,6 +306,5 @@ def _whole_addresses(spans: list[Span], text: str) -> list[Span]:
 
 
 def label_of(kind: str) -> str:
-    """Name of a kind in placeholders."""
     label = re.sub(r"[^A-Z0-9]+", "_", str(kind).upper()).strip("_")
     return label if label[:1].isalpha() else f"ENTITY_{label}".rstrip("_")

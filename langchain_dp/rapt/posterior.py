@@ -1,9 +1,4 @@
-"""The attacker: guesses a private word from its release, with all public knowledge.
-
-Calibration and :mod:`langchain_dp.attacks` use it. It knows the table, the mechanism, eta and the word frequencies, and
-takes the word of the largest posterior. A channel gives the log-likelihood of an observation for every candidate word,
-up to a constant per observation. Simulations have fixed seeds, so every machine gets the same numbers for a table.
-"""
+"""The attacker: guesses a private word from its release by the largest posterior."""
 
 from __future__ import annotations
 
@@ -27,7 +22,6 @@ Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 DRAWS = 1_000
-"""Simulated releases to fit the shape of the noise mechanism's channel."""
 _RELEASES = 20231  # seed of the attacked releases
 _SIMULATED = 20232  # seed of the attacker's own simulations
 _SLOPES = (0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.25, 0.35, 0.5, 0.7, 1.0)
@@ -38,12 +32,12 @@ _PSEUDO = 64.0  # weight of the fitted shape, in simulated vectors
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UnigramPrior:
-    """Distinct candidate ids with the logarithms of their prior probabilities, which sum to 1.
+    """Candidates of a guess.
 
     Args:
-        ids: The candidates.
+        ids: The candidates, each once.
         log: Their log-probabilities.
-        unseen: Total probability of all other words. Of these only released words are ever guessed.
+        unseen: Probability of all others.
     """
 
     ids: Ids = dataclasses.field(repr=False)
@@ -52,11 +46,10 @@ class UnigramPrior:
 
     @property
     def likeliest(self) -> int:
-        """Id of the most frequent word."""
         return int(self.ids[self.log.argmax()])
 
     def including(self, seen: Ids, vocabulary: Vocabulary) -> UnigramPrior:
-        """Add the released words, each as likely as any word that the prior lacks: a name is in no public text."""
+        """Add released words, each as likely as any unseen one."""
         new = np.setdiff1d(seen, self.ids)
         if not (self.unseen and len(new)):
             return self
@@ -66,17 +59,14 @@ class UnigramPrior:
 
 
 def running_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
-    """Ids of the running words, in order. Unknown words are negative."""
     return np.array([i for text in texts for i in vocabulary.encode(tokenize.clean(text))], dtype=np.int64)
 
 
 def known_words(vocabulary: Vocabulary, texts: Sequence[str]) -> Ids:
-    """Ids of the running words that an attacker can guess."""
     return guessable(vocabulary, running_words(vocabulary, texts))
 
 
 def guessable(vocabulary: Vocabulary, ids: Ids) -> Ids:
-    """Those of the ids that are in the table and may be written."""
     ids = ids[ids >= 0]
     return np.asarray(ids[vocabulary.allowed[ids]])
 
@@ -85,11 +75,11 @@ class Channel(Protocol):
     """Log-likelihoods of the candidates."""
 
     def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
-        """Matrix (seen, candidates), up to a constant per row."""
+        """Return (seen, candidates), up to a constant per row."""
 
 
 class VectorChannel:
-    """A noisy vector, exactly: its density falls as exp(-eta |x - seen|)."""
+    """Noisy vectors, (m, d), exactly: density falls as exp(-eta |x - seen|)."""
 
     def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float) -> None:
         self._vectors = vocabulary.points(prior.ids)
@@ -97,11 +87,9 @@ class VectorChannel:
         self._eta = eta
 
     def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
-        """``seen`` are noisy vectors, (m, d)."""
         return -self._eta * self.distances(np.asarray(seen, dtype=np.float64))
 
     def distances(self, points: Floats) -> Floats:
-        """Distance of each point to each candidate."""
         squares = self._squares + np.einsum("ij,ij->i", points, points)[:, None]
         apart = squares - 2 * (points @ self._vectors.T)
         i, j = np.nonzero(apart < 1e-6 * squares)  # where only rounding is left
@@ -110,10 +98,7 @@ class VectorChannel:
 
 
 class ExponentialChannel:
-    """A word released by the exponential mechanism, exactly: exp(-(eta/2) |x - w|) over its sum for x.
-
-    The sum, its norm, holds the density of the table: a word in a crowd becomes any one word less often.
-    """
+    """The exponential mechanism, exactly: exp(-(eta/2) |x - w|) over its sum for x."""
 
     def __init__(self, vocabulary: Vocabulary, prior: UnigramPrior, eta: float, *, norm: Floats | None = None) -> None:
         self._vocabulary = vocabulary
@@ -127,21 +112,18 @@ class ExponentialChannel:
             points = vocabulary.points(prior.ids[start : start + ROWS])
             total = sum(block.sum(axis=1) for _, block in weights(vocabulary.table, points, eta))
             nearest = vocabulary.vectors[vocabulary.table.find(points)]
-            # The weights leave out the nearest row's own factor.
+            # The weights leave out the nearest row's factor.
             self._norm[start : start + ROWS] = np.log(total) - eta / 2 * np.linalg.norm(points - nearest, axis=1)
 
     def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
-        """``seen`` are ids of released words, (m,)."""
         points = self._vocabulary.points(np.asarray(seen, dtype=np.int64))
         return -self._eta / 2 * self._vectors.distances(points) - self._norm
 
 
 class LaplaceChannel:
-    """A word released by the noise mechanism: the probability that noise ends in its cell, without a closed form.
+    """The noise mechanism: averages the posteriors of seeded noisy vectors in a word's cell.
 
-    The posterior given a word is the mean of the exact posteriors given the noisy vectors in its cell, over ``draws``
-    seeded releases of words of the prior. Words with few draws use a fitted shape, b [x = w] - c eta |x - w|, which is
-    worth 64 draws. In high dimension with many words that shape dominates.
+    A fitted shape, b [x = w] - c eta |x - w|, weighs 64 draws.
     """
 
     def __init__(
@@ -157,7 +139,6 @@ class LaplaceChannel:
         self._released, self._noisy = released[:draws], noisy[:draws]
 
     def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
-        """``seen`` are ids of released words, (m,)."""
         released, which = np.unique(np.asarray(seen, dtype=np.int64), return_inverse=True)
         total = _PSEUDO * self._shape(released)
         for word in np.flatnonzero(np.isin(released, self._released)):
@@ -167,13 +148,11 @@ class LaplaceChannel:
         return np.asarray(likelihood[which])
 
     def to_weigh(self) -> LaplaceChannel:
-        """The same with the shape that makes simulated releases likeliest, to combine with further knowledge."""
         other = copy.copy(self)
         other._slope, other._bonus = self._likeliest
         return other
 
     def _simulated(self, count: int) -> tuple[Ids, Ids, Floats]:
-        """Positions of the words among the candidates, their releases, and the noisy vectors."""
         rng, coins = NotPrivateSeededRandomness(_SIMULATED), np.random.default_rng(_SIMULATED)
         true = coins.choice(len(self._prior.ids), count, p=np.exp(self._prior.log))
         points = (
@@ -189,7 +168,6 @@ class LaplaceChannel:
         return _posterior(log, self._prior)
 
     def _fitted(self, true: Ids, released: Ids) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Slope and bonus that guess most, and those of the largest likelihood."""
         apart = self._vectors.distances(self._vocabulary.points(released))
         same = released[:, None] == self._prior.ids
         every, own = np.arange(len(true)), same.argmax(axis=1)
@@ -216,7 +194,6 @@ def _posterior(log_likelihood: Floats, prior: UnigramPrior) -> Floats:
 
 
 def simulated(ids: Ids, vocabulary: Vocabulary, eta: float, threads: int | None) -> Ids:
-    """Releases of the noise mechanism, with the same seed for every eta."""
     rng = NotPrivateSeededRandomness(_RELEASES)
     blocks = [ids[start : start + ROWS] for start in range(0, len(ids), ROWS)]
     noisy = (vocabulary.points(block) + noise(len(block), vocabulary.dimension, eta, rng) for block in blocks)
@@ -224,7 +201,6 @@ def simulated(ids: Ids, vocabulary: Vocabulary, eta: float, threads: int | None)
 
 
 def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
-    """Ids of the likeliest words given the observations."""
     if seen.ndim > 1:
         return np.asarray(prior.ids[(channel.log_likelihood(seen) + prior.log).argmax(axis=1)])
     distinct, which = np.unique(seen, return_inverse=True)
@@ -234,7 +210,7 @@ def likeliest(channel: Channel, prior: UnigramPrior, seen: np.ndarray) -> Ids:
 
 
 class Inversion:
-    """Success of an attacker who sees a release and knows the word frequencies of the text."""
+    """Success of an attacker who knows the word frequencies."""
 
     def __init__(self, population: Ids) -> None:
         ids, self._which, counts = np.unique(population, return_inverse=True, return_counts=True)
@@ -242,12 +218,11 @@ class Inversion:
 
     @property
     def blind(self) -> float:
-        """Success of always guessing the most frequent word."""
         return float(np.exp(self.prior.log.max()))
 
 
 class ExactInversion(Inversion):
-    """Success of the best attacker on the exponential mechanism: a sum over all releases."""
+    """Success of the best attacker on the exponential mechanism."""
 
     def __init__(
         self, population: Ids, vocabulary: Vocabulary, log_norm: Callable[[Ids, float], Floats], threads: int | None
@@ -258,7 +233,6 @@ class ExactInversion(Inversion):
         self._threads = threads
 
     def guessed(self, eta: float) -> Floats:
-        """Probability that each running word is guessed."""
         norm = self._log_norm(self.prior.ids, eta)
         channel = ExponentialChannel(self._vocabulary, self.prior, eta, norm=norm)
         words = np.flatnonzero(self._vocabulary.allowed)
@@ -274,7 +248,7 @@ class ExactInversion(Inversion):
 
 
 class SimulatedInversion(Inversion):
-    """Success of the better of two attackers on the noise mechanism: the released word, or the likeliest."""
+    """The better guess on the noise mechanism."""
 
     def __init__(self, population: Ids, sample: Ids, vocabulary: Vocabulary, threads: int | None) -> None:
         super().__init__(population)
@@ -283,7 +257,6 @@ class SimulatedInversion(Inversion):
         self._threads = threads
 
     def guessed(self, eta: float) -> Floats:
-        """Share of releases in which each word of the sample is guessed."""
         released = simulated(self._sample, self._vocabulary, eta, self._threads)
         channel = LaplaceChannel(self._vocabulary, self.prior, eta, DRAWS, threads=self._threads)
         tried = (released, likeliest(channel, self.prior, released))

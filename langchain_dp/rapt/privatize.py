@@ -1,4 +1,4 @@
-"""Privatizes texts: every token passes through a mechanism of metric privacy on its own."""
+"""Privatizes texts, token by token, under metric privacy."""
 
 from __future__ import annotations
 
@@ -42,16 +42,14 @@ _FIELDS: dict[Kind, tuple[str, str]] = {
 class Policies:
     """Treatment of each kind of feature. By default only the number of tokens leaves in clear.
 
-    "privatize" replaces a feature like a word (a number, date or address outside the vocabulary is an unknown word;
-    code is privatized per token). "keep" passes it in clear. "placeholder" writes its kind in brackets, which reveals
-    that such a feature is there and where.
+    "privatize" replaces it like a word. "keep" passes it in clear. "placeholder" writes its kind.
 
     Args:
         numbers: Numbers, times and amounts.
-        dates: Dates, in digits or with the English name of a month.
+        dates: Dates in digits, or with an English month.
         urls: Addresses of pages and of mail.
-        punctuation: Punctuation marks and symbols. Kept marks reveal the ends and lengths of sentences.
-        code: Text between two fences, or in a line between two backticks without a letter beside them.
+        punctuation: Marks and symbols, which reveal the lengths of sentences.
+        code: Text between code fences or backticks.
 
     Examples:
         >>> policies = Policies(numbers="placeholder", punctuation="keep")
@@ -69,7 +67,7 @@ class Policies:
             validate.one_of(field, getattr(self, field), get_args(Treatment))
 
     def notes(self) -> tuple[str, ...]:
-        """Facts for certificates: features in clear, and effects on the promise."""
+        """List features in clear."""
         sentences = {
             "keep": "{} are passed through in clear.",
             "placeholder": "{} are replaced by a placeholder: that they are there, and where, is in clear.",
@@ -83,21 +81,18 @@ class TextPrivatizer:
 
     Args:
         vocabulary: Public table.
-        eta: Privacy loss per unit of distance and token, at least 1e-9. Calibrate it: its scale depends on the table.
-        mechanism: "laplace" adds noise to the token's vector and takes the nearest word. "exponential" draws a word by
-            its distance, and keeps more meaning at the same eta.
+        eta: Privacy loss per unit of distance and token, at least 1e-9.
+        mechanism: "laplace" adds noise to the token's vector. "exponential" draws by distance, and keeps more meaning.
         policies: Treatment of numbers, dates, addresses, marks and code.
         keep: Words that stay in clear, compared in lower case.
-        length: Fixed number of tokens and kept features of every output: shorter texts get privatized pads, longer ones
-            are cut. By default the length of a text is in clear.
-        rng: Source of randomness. By default the operating system.
-        threads: Threads to search with. By default one per processor.
+        length: Fixed number of tokens and kept features of every output. None: the length is in clear.
+        rng: Source of randomness. None: the operating system.
+        threads: Threads to search with.
 
     Formal guarantee:
         For two texts that agree on what :meth:`notes` says is in clear (by default the number of tokens), the chance
-        of any output changes by at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i. All unknown
-        words have the same vector. Privatizing the same text k times costs k times as much. This is metric privacy: eta
-        is not an epsilon, and close words are protected more than far ones.
+        of any output changes by a factor of at most exp(eta * sum_i |x_i - x'_i|), x_i the public vector of token i.
+        All unknown words have the same vector. k releases cost k times as much.
 
     Examples:
         >>> privatizer = TextPrivatizer(load("glove"), eta=4.0, mechanism="exponential")
@@ -144,7 +139,7 @@ class TextPrivatizer:
 
     @functools.cached_property
     def table(self) -> str:
-        """Name of the metric: the table of word vectors."""
+        """The metric's table."""
         return table_name(self.vocabulary)
 
     @functools.cached_property
@@ -160,16 +155,16 @@ class TextPrivatizer:
 
     @functools.cached_property
     def settings(self) -> str:
-        """Every public value that the distribution of a release depends on."""
+        """Public values that determine a release's distribution."""
         return json.dumps({**self._law, "eta": repr(self.eta)}, sort_keys=True)
 
     @functools.cached_property
     def treatment(self) -> str:
-        """Short digest of :attr:`settings` without eta."""
+        """Digest of settings without eta."""
         return hashlib.sha256(json.dumps(self._law, sort_keys=True).encode()).hexdigest()[:16]
 
     def notes(self) -> tuple[str, ...]:
-        """Facts for certificates: everything that passes in clear."""
+        """List everything in clear."""
         notes = list(self.policies.notes())
         if self.length is None:
             notes.append("The number of tokens of every text is in clear.")
@@ -183,14 +178,11 @@ class TextPrivatizer:
         return tuple(notes)
 
     def privatize(self, texts: Sequence[str]) -> list[str]:
-        """Privatize texts, each token with its own noise. Return one result per text, in order."""
+        """Privatize texts, each token with its own noise."""
         return self.written(texts)()
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Do all work of :meth:`privatize` that can fail on a text. Return a function that draws the words.
-
-        Charge in between, so that a text that cannot be cut costs nothing.
-        """
+        """Do all work that can fail. Return a function that draws: charge in between."""
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
             raise InvalidParameter(
                 f"Expected texts of type {type(texts).__name__} to be a list of strings. Give [text]."
@@ -205,7 +197,7 @@ class TextPrivatizer:
         return draw
 
     def release(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return one released id per token id of the vocabulary (-1: an unknown word, -2: a pad)."""
+        """Release one id per token id (-1: an unknown word, -2: a pad)."""
         ids = np.array(ids, dtype=np.int64)
         if ids.ndim != 1 or (len(ids) and (ids.min() < PAD or ids.max() >= len(self.vocabulary))):
             raise InvalidParameter(f"Expected ids to be a row of numbers from {PAD} to {len(self.vocabulary) - 1}.")
@@ -237,7 +229,6 @@ class TextPrivatizer:
         return items
 
     def _literals(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """Start, end and output of each feature that is not privatized."""
         for feature in () if self._all_privatized else tokenize.features(text, code=self.policies.code != "privatize"):
             surface = text[feature.start : feature.end]
             named = _FIELDS.get(feature.kind)  # a word has no name: it is privatized
@@ -258,13 +249,12 @@ class TextPrivatizer:
 
 @dataclasses.dataclass(repr=False)
 class Items:
-    """A parsed text: ids to privatize, and literals with the number of ids before them. Private."""
+    """Ids to privatize, and literals with the number of ids before them. Private."""
 
     ids: list[int] = dataclasses.field(default_factory=list)
     literals: list[tuple[int, str]] = dataclasses.field(default_factory=list)
 
     def fit(self, length: int) -> None:
-        """Cut or pad to this many tokens and literals together."""
         # `place` ids and k literals precede literal number k.
         self.literals = [(place, text) for k, (place, text) in enumerate(self.literals) if place + k < length]
         room = length - len(self.literals)
@@ -272,7 +262,6 @@ class Items:
 
 
 def _rest(vocabulary: Vocabulary) -> str:
-    """Digest of the other facts of a table: tokenizer, special vectors, words that are never written."""
     cuts = vocabulary.tokenizer.embeds if isinstance(vocabulary.tokenizer, ForeignTokenizer) else vocabulary.tokenizer
     digest = hashlib.sha256(f"{type(cuts).__module__}.{type(cuts).__qualname__} {sorted(vocabulary.never)}".encode())
     for special in (vocabulary.unknown, vocabulary.pad):

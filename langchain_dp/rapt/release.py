@@ -1,8 +1,8 @@
 """Releases under metric privacy: look up, charge, draw, store. No caller may change this order.
 
-A text that was released before is returned again at no cost. That choice must reveal nothing. So equal documents of one
-call get separate releases, and so do texts of different users. An observer of two calls still sees which of their texts
-are equal. Under a limit per document, user and texts alone identify an unnamed document, or repetition would evade it.
+With ``reuse``, a text is released once. To hide repeats, equal documents of one call get separate releases, and so do
+texts of different users. An observer of two calls still sees which texts are equal. Under a limit per document, user
+and texts alone identify an unnamed document, or repetition would evade it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNTED = (
     "A document without a name is known by its texts and its user: under a limit, all equal ones are one document. So "
     "what it spent, and a refusal, show that a text came twice.",
 )
-"""Without a limit for each document, and with one."""
+"""Without and with a document limit."""
 UNNAMED = "No limit of a user holds for texts that are released without one."
 
 Texts = tuple[str, ...]
@@ -47,9 +47,9 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Unit:
-    """Texts released under one charge: a text, a message, or a document with its metadata.
+    """Texts released under one charge. Without ``document`` the content is its key.
 
-    Without ``document`` the content is its key. ``place`` is its number among equals. None: counted in the call.
+    ``place`` is its number among equals. None: counted.
     """
 
     texts: Texts
@@ -62,39 +62,35 @@ class Unit:
 
 
 class Engine(Protocol):
-    """Draws words. If it ``pads``, every text gets one fixed length, even an empty one."""
+    """Draws words. If it ``pads``, even an empty text gets the fixed length."""
 
     event: MetricEvent
     pads: bool
 
     @property
-    def table(self) -> str:
-        """Name of the metric: the table of word vectors."""
+    def table(self) -> str: ...
 
     @property
-    def settings(self) -> str:
-        """Every public value that the distribution of a release depends on."""
+    def settings(self) -> str: ...
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Do all work that can fail on a text. Return a function that draws a release of each, in order, once."""
+        """Do all work that can fail. Return a function that draws, once."""
 
 
 class Drawer(Engine, Protocol):
-    """An engine with a formal promise."""
+    """An engine with a promise."""
 
     eta: float
     private: bool
 
     @property
-    def mechanism(self) -> str:
-        """Name of the mechanism."""
+    def mechanism(self) -> str: ...
 
-    def notes(self) -> tuple[str, ...]:
-        """Facts for certificates: everything that passes in clear."""
+    def notes(self) -> tuple[str, ...]: ...
 
 
 class Releases:
-    """Charges each unit and then draws it. With ``reuse``, only once."""
+    """Charges each unit, then draws it. With ``reuse``, only once."""
 
     def __init__(self, engine: Engine, ledger: MetricLedger, *, reuse: bool, chain: str) -> None:
         self.engine = engine
@@ -104,10 +100,7 @@ class Releases:
         self._flights = _Flights()
 
     def release(self, units: Sequence[Unit], seen: Counter[str] | None = None) -> list[Texts]:
-        """Release every unit: all new ones are charged together, or none. Blank texts become empty.
-
-        ``seen`` counts the units of earlier rounds of the same call, so that equal units get separate releases.
-        """
+        """Release every unit: new ones are charged together, or none."""
         names, owners = self._named(units, Counter() if seen is None else seen)
         wanted = [i for i, unit in enumerate(units) if self.engine.pads or any(text.strip() for text in unit.texts)]
         wanted = [i for i in wanted if units[i].texts]
@@ -134,7 +127,7 @@ class Releases:
         return [answers[keys[i]] if i in keys else ("",) * len(unit.texts) for i, unit in enumerate(units)]
 
     def _named(self, units: Iterable[Unit], seen: Counter[str]) -> tuple[list[str], list[Owner]]:
-        """Name each unit by user, document, texts and number among equals, and find the accounts to charge."""
+        """Name each unit by user, document, texts and number among equals."""
         limited = self.ledger.document_limit is not None  # then all equal units are one document
         names, owners = [], []
         for unit in units:
@@ -162,7 +155,7 @@ class Releases:
 
 
 class FormalReleases(Releases):
-    """Releases of a sanitizer, with its calibration, limits and certificate."""
+    """Releases with calibration, limits and certificate."""
 
     def __init__(self, engine: Drawer, ledger: MetricLedger, calibration: Measured, *, reuse: bool, chain: str) -> None:
         super().__init__(engine, ledger, reuse=reuse, chain=chain)
@@ -174,20 +167,18 @@ class FormalReleases(Releases):
 
     @property
     def words(self) -> TextPrivatizer:
-        """The engine, if it draws words."""
         if not isinstance(self.engine, TextPrivatizer):
             raise InvalidParameter(f"Expected a sanitizer that draws words: a {self.engine.mechanism!r} has no table.")
         return self.engine
 
     def calibration(self) -> Calibration:
-        """Measure eta on this table, once."""
         with self._lock:
             if not isinstance(self._calibration, Calibration):
                 self._calibration = self._calibration()
             return self._calibration
 
     def unreachable_limit(self, *, user: bool) -> float | None:
-        """The limit that unnamed documents never reach, since they are charged only once, or None."""
+        """Return a limit that unnamed documents, charged once, never reach."""
         limit = self.ledger.document_limit
         if limit is not None and (limit < self.engine.eta or not self._reuse):
             return None
@@ -202,7 +193,6 @@ class FormalReleases(Releases):
         return super()._draw(units, keys)
 
     def warn_unreachable_limit(self, *, named: bool) -> None:
-        """Warn once, before any charge, of a limit that an unnamed text never reaches."""
         limit = None if named or self._warned else self.unreachable_limit(user=False)
         if limit is not None:
             self._warned = True
@@ -215,21 +205,17 @@ class FormalReleases(Releases):
             )
 
     def stamp(self) -> dict[str, Any]:
-        """Facts written into a sanitized message."""
         return {name: getattr(self.engine, name) for name in ("private", "mechanism", "eta", "table")}
 
     def mark(self, texts: Texts) -> str:
-        """Mark public texts under the ledger's key."""
         return self.ledger.digest("reply", json.dumps(texts)).hex()
 
     def notes(self) -> tuple[str, ...]:
-        """Facts for certificates: everything that passes in clear for every input."""
         reused = (REUSED,) if self._reuse else ()
         unnamed = () if self.ledger.limit is None else (UNNAMED,)
         return (*self.engine.notes(), *reused, COUNTED[self.ledger.document_limit is not None], *unnamed)
 
     def certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
-        """The promise, with the loss spent so far."""
         calibration = None
         with contextlib.suppress(InvalidParameter):  # the table lacks the words of the texts
             calibration = self.calibration()
@@ -247,7 +233,7 @@ class FormalReleases(Releases):
 
 
 class _Flights(forks.ForkSafe):
-    """Releases under way in this process, so that concurrent calls share the release of one text."""
+    """Lets concurrent calls share the release of one text."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -258,7 +244,6 @@ class _Flights(forks.ForkSafe):
         self._under_way = {}
 
     def claim(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[concurrent.futures.Future[None]]]:
-        """Claim free keys. Return them, and the futures to await before claiming the others."""
         with self._lock:
             mine = [key for key in keys if key not in self._under_way]
             others = [self._under_way[key] for key in keys if key in self._under_way]
@@ -266,7 +251,6 @@ class _Flights(forks.ForkSafe):
         return mine, others
 
     def settle(self, keys: Sequence[bytes]) -> None:
-        """Release these keys and wake the waiting calls."""
         with self._lock:
             ended = [self._under_way.pop(key) for key in keys]
         for flight in ended:

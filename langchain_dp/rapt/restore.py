@@ -1,4 +1,4 @@
-"""Replaces placeholders by originals: the last step of a reversible chain, inside the trust boundary."""
+"""Replaces placeholders by originals, inside the trust boundary."""
 
 # LangChain names the parameter ``input``:
 # ruff: noqa: A002
@@ -26,11 +26,10 @@ from langchain_dp.rapt.placeholders import PlaceholderMap
 
 WITHHELD = "<withheld: the output of a restorer>"
 _SCALARS = (type(None), bool, int, float, enum.Enum, datetime.date, datetime.time)
-"""Structured answers without placeholders."""
 
 
 class TextRestorer:
-    """Restores one text in pieces, and holds back less than the longest placeholder."""
+    """Restores one text in pieces."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
@@ -38,7 +37,6 @@ class TextRestorer:
         self._scanner = AddressScanner()
 
     def push(self, text: str) -> str:
-        """Take the next piece and return the restored text so far."""
         text = self._rest + text
         start = text.rfind("<")
         ready = text[:start] if start >= 0 and self._map.begins(text[start:]) else text
@@ -46,20 +44,18 @@ class TextRestorer:
         return self._map.restore(ready, scanner=self._scanner)
 
     def finish(self) -> str:
-        """Return the rest."""
         rest, self._rest = self._rest, ""
         return rest
 
 
 class JsonRestorer:
-    """Restores JSON in pieces, string by string: only a whole string shows whether it is an address."""
+    """Restores JSON in pieces: only a whole string shows an address."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
         self._rest = ""
 
     def push(self, text: str) -> str:
-        """Take the next piece and return the complete parts."""
         inside = self._rest[:1] == '"'
         self._rest += text
         if inside and '"' not in text:
@@ -72,7 +68,6 @@ class JsonRestorer:
         return "".join(parts)
 
     def finish(self) -> str:
-        """Return the rest."""
         rest, self._rest = self._rest, ""
         return self._map.restore(rest[:1], in_json) + self._map.restore(rest[1:], in_json, value=True)
 
@@ -91,14 +86,14 @@ _JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*+"|[^"]+', re.DOTALL)
 
 
 class ChunkRestorer:
-    """Restores one message in chunks: its text, its blocks of text, and the arguments of its calls."""
+    """Restores one message in chunks."""
 
     def __init__(self, placeholders: PlaceholderMap) -> None:
         self._map = placeholders
         self._texts: dict[tuple[str, Any], TextRestorer | JsonRestorer] = {}
 
     def push(self, chunk: AIMessageChunk) -> AIMessageChunk:
-        """Restore one chunk. The last one includes the rest."""
+        """Restore a chunk, the last with the rest."""
         content: Any = chunk.content
         if isinstance(content, str):
             content = self._push(("text", None), content)
@@ -115,7 +110,6 @@ class ChunkRestorer:
         return restored if rest is None else restored + rest
 
     def finish(self, message_id: str | None = None) -> AIMessageChunk | None:
-        """Return the rest as a chunk of the message, or None."""
         rests = {place: rest for place, text in self._texts.items() if (rest := text.finish())}
         if not rests:
             return None
@@ -146,12 +140,11 @@ _CHUNK_FIELDS = ("id", "name", "response_metadata", "usage_metadata", "chunk_pos
 
 
 def in_json(original: str) -> str:
-    """Escape an original for the inside of a JSON string."""
     return json.dumps(original, ensure_ascii=False)[1:-1]
 
 
 def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -> Any:
-    """Change each text, message and document in a nested value. Other objects, and keys unless ``keys``, stay."""
+    """Change each text, message and document in a value. Other objects stay."""
 
     def inside(value: Any) -> Any:
         return each_text(value, change, keys=keys)
@@ -177,12 +170,7 @@ def each_text(value: Any, change: Callable[[Any], Any], *, keys: bool = False) -
 
 
 class Restorer(Runnable[Any, Any]):
-    """Restores the originals of placeholders. Callbacks see the input of its run only.
-
-    The run of the whole chain still shows the output: use ``with private_run():``. It restores streams as they come,
-    cut at any place: of texts, of chunks of one message, or of mappings of these from parallel steps. Other streams are
-    restored piece by piece.
-    """
+    """Restores originals, also in streams. Callbacks of its own run never see them."""
 
     name = "Restorer"
 
@@ -193,11 +181,7 @@ class Restorer(Runnable[Any, Any]):
         return "Restorer(<private>)"
 
     def restore(self, value: Any) -> Any:
-        """Return a copy with the originals: of a str, messages, a prompt value, documents or a structured answer.
-
-        A structured answer is a mapping, a list, a pydantic model (which is not validated again) or a dataclass. A
-        number, a date, an Enum's member or None is returned unchanged.
-        """
+        """Return a copy with the originals."""
         structured = dataclasses.is_dataclass(value) and not isinstance(value, type)
         if structured or isinstance(value, (str, list, tuple, dict, BaseModel, *_SCALARS)):
             return self.inside(value)
@@ -207,10 +191,7 @@ class Restorer(Runnable[Any, Any]):
         )
 
     def inside(self, value: Any, *, arguments: bool = False) -> Any:
-        """Restore a part of a value. Other types stay.
-
-        In the ``arguments`` of a tool, or a block without text, a string that begins like an address is one.
-        """
+        """Restore a part of a value, also a tool's argument."""
         return each_text(value, functools.partial(self._one, arguments=arguments), keys=True)
 
     def _one(self, value: Any, *, arguments: bool) -> Any:
@@ -237,7 +218,6 @@ class Restorer(Runnable[Any, Any]):
         return self.inside(block, arguments=True)
 
     def pushing(self, *, inside: bool = False) -> tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]:
-        """Two functions for one stream: restore the next chunk, and return the rest at the end."""
         text, chunks = TextRestorer(self._map), ChunkRestorer(self._map)
         last: list[str | None] = [None]
         keys: dict[str, tuple[Callable[[Any], list[Any]], Callable[[], list[Any]]]] = {}
@@ -261,7 +241,6 @@ class Restorer(Runnable[Any, Any]):
         return push, finish
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Restore one value."""
         restored: list[Any] = []
 
         def run(value: Any) -> str:
@@ -272,7 +251,7 @@ class Restorer(Runnable[Any, Any]):
         return restored[0]
 
     def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        """Restore chunks as they come. Callbacks see nothing: it has no run of its own."""
+        """Restore chunks as they come, without a run."""
         push, finish = self.pushing()
         for chunk in input:
             yield from push(chunk)
@@ -281,7 +260,6 @@ class Restorer(Runnable[Any, Any]):
     async def atransform(
         self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """Async twin of :meth:`transform`."""
         push, finish = self.pushing()
         async for chunk in input:
             for restored in push(chunk):

@@ -1,4 +1,4 @@
-"""Sanitizes the queries and the documents of a retriever."""
+"""Sanitizes a retriever's queries and documents."""
 
 # LangChain names the parameter ``input``:
 # ruff: noqa: A002
@@ -31,29 +31,24 @@ IN_RETRIEVER = "in the inner retriever"
 class SanitizingRetriever(HeldInputs, BaseRetriever):
     """Wraps a retriever and sanitizes the query that leaves, the documents that come back, or both.
 
-    Use ``query=True`` for a search engine outside the trust boundary: engine, callbacks and tracers see the sanitized
-    query only. Use ``documents=True`` for a private index whose documents go to a model outside: the inner retriever
-    runs without callbacks, tracing and logs, and only sanitized documents are shown.
-
-    A query is a document of the user who asks. Returned documents are charged as by
-    :meth:`RAPTSanitizer.transform_documents`. A limit per user holds for queries that come with ``user=``.
+    With ``query=True``, tracers see the sanitized query only. With ``documents=True``, the inner retriever runs without
+    callbacks, tracing and logs.
 
     Args:
         retriever: Inner retriever, or any Runnable from a str to documents.
-        sanitizer: Sanitizer of both. Its metadata rules and user key apply to the documents.
-        query: Whether to sanitize the query.
-        documents: Whether to sanitize the documents.
+        sanitizer: Sanitizer of both.
+        query: Sanitize the query, for a search engine outside the trust boundary.
+        documents: Sanitize the documents of a private index.
         k: Largest number of documents to return and pay for.
 
     Raises:
-        InvalidParameter: Neither is to be sanitized, a value is of another type, or no document could ever reach the
-            sanitizer's limit: without ``user_key`` and ``document_key`` each is charged once.
+        InvalidParameter: Neither is to be sanitized, or no document could ever reach the sanitizer's limit: without
+            ``user_key`` and ``document_key`` each is charged once.
         UnsafeEnvironment: With ``documents=True``, a global setting would print them.
 
     Formal guarantee:
         That of the sanitizer: one release per query and per document. Which documents come back, in which order and how
-        many, is NOT covered: an index compares their contents, and many queries can reveal their words. For untrusted
-        users, sanitize first and index the result (:meth:`RAPTSanitizer.transform_documents`).
+        many, is NOT covered. For untrusted users, sanitize first and index the result.
 
     Examples:
         >>> SanitizingRetriever(retriever=retriever, sanitizer=sanitizer).invoke(question)  # the query leaves sanitized
@@ -98,18 +93,11 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
     def invoke(  # type: ignore[override]  # one more keyword
         self, input: str, config: RunnableConfig | None = None, *, user: str | None = None, **kwargs: Any
     ) -> list[Document]:
-        """Retrieve documents.
-
-        Args:
-            input: Query.
-            config: LangChain config, which may name the user.
-            user: User whose account is charged for the query. Documents are charged to the user in their metadata
-                (``user_key``), and each to an account of its own.
-            **kwargs: ``k`` for this call. Others go to the inner retriever.
+        """Retrieve documents. ``user`` is charged for the query. ``k`` holds for this call.
 
         Raises:
             InvalidParameter: The query is no str, or there is a user and no query to charge.
-            BudgetExceeded: An account has too little left for the query, or for the documents.
+            BudgetExceeded: An account has too little left.
         """
         query = run_redacted(self._outgoing_query, PrivateArgs(*PrivateArgs.of(input).values, user, config))
         retrieve: Callable[..., list[Document]] = super().invoke

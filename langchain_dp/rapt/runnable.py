@@ -1,4 +1,4 @@
-"""RAPT as a Runnable: sanitizes text, messages, prompts and documents, and returns the same type."""
+"""RAPT as a Runnable: sanitizes text, messages, prompts and documents."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from langchain_dp.redact import PrivateArgs, hold_arguments, redact_errors, run_
 
 @dataclasses.dataclass(frozen=True)
 class CalibrationTarget:
-    """A calibration target other than a replacement rate, and the texts to calibrate on. Public.
+    """A calibration target other than a replacement rate. Public.
 
     Args:
-        inversion: Share of running words that an attacker may guess from their release.
-        texts: Public texts like those to come, for every target. By default a page of English.
+        inversion: Share of words that an attacker may guess.
+        texts: Public texts to calibrate on. None: a page of English.
 
     Examples:
         >>> RAPTSanitizer("glove", target=CalibrationTarget(inversion=0.2))  # an attacker guesses one word of five
@@ -56,11 +56,11 @@ class CalibrationTarget:
 
 _TARGETS = ("eta", "target_replacement", "inversion")
 _CALIBRATED: dict[tuple[str, tuple[tuple[str, float], ...], str], Calibration] = {}
-"""Calibrations of named tables in this process: public, always the same, and seconds of work."""
+"""Calibrations of named tables, public."""
 
 
 def targets_of(eta: float | None, target_replacement: float | None, target: CalibrationTarget) -> dict[str, float]:
-    """Every given target by name. Exactly one is allowed."""
+    """Return the given targets by name."""
     if eta is not None:
         checked_eta(eta, at_most=MOST)  # the account's bound, checked before the first release
     values = (eta, target_replacement, target.inversion)
@@ -69,7 +69,7 @@ def targets_of(eta: float | None, target_replacement: float | None, target: Cali
 
 @dataclasses.dataclass(frozen=True)
 class WordOptions:
-    """Options for drawn words, with a sanitizer's defaults."""
+    """Options for drawn words."""
 
     mechanism: Mechanism = "exponential"
     policies: Policies | None = None
@@ -90,7 +90,6 @@ def word_releases(
     cache: bool,
     name: str,
 ) -> FormalReleases:
-    """Build releases under metric privacy."""
     if len(targets) != 1:
         raise InvalidParameter(
             f"Expected one of {', '.join(_TARGETS)} to say how private, got {sorted(targets) or 'none'}. Give "
@@ -130,7 +129,6 @@ def word_releases(
 
 
 def account_of(ledger: MetricLedger | None, limit: float | None, not_private_seed: int | None) -> MetricLedger:
-    """The caller's ledger, or a new one in memory."""
     if ledger is None:
         return MetricLedger(limit)
     remedy = "Give MetricLedger(limit, path): its unit is eta, not epsilon."
@@ -151,50 +149,39 @@ def account_of(ledger: MetricLedger | None, limit: float | None, not_private_see
 class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     """Replaces every word by a random word of a public vocabulary, near words more often.
 
-    Accepts a str, a message, a list of messages, a prompt value, a document or a list of documents, and returns the
-    same type: ``sanitizer | prompt | llm``, ``prompt | sanitizer | llm``, ``retriever | sanitizer``. A
+    Accepts a str, messages, a prompt value or documents, and returns the same type: ``sanitizer | prompt | llm``. A
     :class:`MetricLedger` is charged before each release. A text that was released before is returned again.
 
-    Callbacks and tracers see the output of the sanitizer's own run, never its input. The ROOT run of a chain still
-    shows the raw input of the chain, which no component can prevent: use ``with private_run():``.
-
-    A document, for its account and its limit, is the unit of release: a text, a query, one message, the gathered chunks
-    of a stream, a ``Document`` with its sanitized metadata, the values of one example. ``document`` (or
-    ``document_key``) names it. Otherwise its words and its user identify it: equal documents of two calls are one, and
-    under a limit per document so are equal documents of one call. The same words with others (a text, and the text with
-    a title) are another document unless both have the same name.
+    Tracers never see the input of the sanitizer's own run. The ROOT run of a chain shows its raw input: use ``with
+    private_run():``. For the account, each text, message, ``Document`` or example is a document, named by ``document``
+    (or ``document_key``), otherwise identified by its words and its user.
 
     Args:
-        embeddings: "glove", "minilm", a path, an object with words and vectors (``Embeds``), or a ``Vocabulary``.
-        eta: Loss per unit of distance, in nats. Alternatively give one target, from which eta is calibrated:
-        target_replacement: Probability that a word comes out as another one.
+        embeddings: "glove", "minilm", a path, an ``Embeds`` object, or a ``Vocabulary``.
+        eta: Loss per unit of distance, in nats. Alternatively give one target:
+        target_replacement: Probability that a word is replaced by another.
         target: Share of words that an attacker may guess, and public texts to calibrate on.
-        mechanism: "exponential" draws a word by its distance. "laplace" adds noise to the word's vector and takes the
-            nearest word, as in the paper. It needs a far larger eta for the same replacement rate.
+        mechanism: "exponential" draws by distance. "laplace" adds noise to the word's vector, as in the paper.
         policies: Treatment of numbers, dates, addresses, punctuation and code.
         keep: Words that stay in clear.
         length: Fixed number of tokens of every output.
-        messages: Parts of messages that pass in clear: by default system messages and media.
-        documents: Metadata that pass in clear (by default none), and account keys of documents.
+        messages: Parts of messages that pass in clear.
+        documents: Metadata that pass in clear, and account keys.
         ledger: Account to charge. None: one in memory, with ``limit``.
-        limit: Largest total eta of one user, and of one document, over all releases. No limit of calls or words. Not
-            beside ``ledger``. A text that is returned again costs nothing: with ``cache``, texts without ``user`` or
-            ``document`` hardly reach it.
-        cache: Return the earlier release, at no cost, for the same text, user and settings.
-        not_private_seed: Reproducible draws. The certificate says that the result is not private.
-        threads: Threads to draw with.
-        name: Name of the run, and of the caller in the ledger.
+        limit: Largest total eta of one user, and of one document.
+        cache: Return the earlier release, free, for the same text, user and settings.
+        threads: Number of threads.
+        name: Name of the run and caller.
 
     Raises:
-        InvalidParameter: A value is out of bounds, or two values contradict each other.
-        PlanError: The ledger counts in distances of another table.
-        MissingExtra: The package of a named table is not installed.
+        PlanError: The ledger is for another table.
+        MissingExtra: A named table is not installed.
 
     Formal guarantee:
-        One release of a text is eta-metric-private: for two texts that agree on what :meth:`certificate` lists as in
-        clear, probabilities differ by at most exp(eta * sum of the distances of their words' vectors). Releases of the
-        same text add up, in the ledger. Under a limit per document all of them do. Without one, equal texts of one call
-        are separate documents unless they are named. This is no epsilon.
+        One release is eta-metric-private: for two texts that agree on what :meth:`certificate` lists as in clear,
+        probabilities differ by a factor of at most exp(eta * sum of the distances of their words' vectors). Releases of
+        the same text add up, in the ledger. Without a limit per document, equal unnamed texts of one call are separate
+        documents. This is no epsilon.
         Source: Li, Tan, Liu 2023. Chatzikokolakis, Andres, Bordenabe, Palamidessi 2013.
 
     Examples:
@@ -243,18 +230,11 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     def sanitize(
         self, value: S, *, user: str | None = None, document: str | None = None, keys_keep: Sequence[str] = ()
     ) -> S:
-        """:meth:`invoke` without a run, for use inside other components.
-
-        ``keys_keep`` are further keys of JSON objects in messages that pass in clear.
-        """
+        """:meth:`invoke` without a run. ``keys_keep`` are further JSON keys that pass in clear."""
         return self._core.sanitize(value, user, document, sorted(checked_keys(keys_keep)))
 
     def mark_reply(self, reply: AIMessage) -> AIMessage:
-        """Mark a reply that a model made from sanitized text only: in later histories it passes unchanged.
-
-        The reply is post-processing of releases, so it costs nothing. Any change to its texts voids the mark, and only
-        this sanitizer's account can make it.
-        """
+        """Mark a reply made from sanitized text only: unchanged, it passes free later."""
         validate.instance("reply", reply, AIMessage, "an AIMessage")
         return marked(reply, self._core.rules)
 
@@ -262,58 +242,48 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
     def sanitize_mappings(
         self, mappings: Sequence[Mapping[str, Any]], *, keep: Sequence[str] = (), user_key: str | None = None
     ) -> list[dict[str, Any]]:
-        """Sanitize the values of few-shot examples or prompt variables: one release per mapping.
+        """Sanitize the values of few-shot examples or prompt variables, except under ``keep``: one release per mapping.
 
-        Args:
-            mappings: Their own keys stay. Keys inside nested values are sanitized.
-            keep: Keys whose values pass in clear.
-            user_key: Key of the user whose account is charged. It is not passed on.
+        Their own keys are in clear. ``user_key`` names the user to charge.
         """
         return self._core.release([split_mappings(mappings, self._core.rules, keep, user_key)])[0]  # type: ignore[no-any-return]
 
     @hold_arguments("documents")
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
-        """Sanitize page content and ``metadata_sanitize`` of documents, one release per document, under one charge.
-
-        Other metadata are dropped, except ``metadata_keep``.
-
-        Args:
-            documents: Documents, which are not changed.
-            **kwargs: ``user`` and ``document``, which override the metadata.
+        """Sanitize documents, one release each, under one charge. ``user`` and ``document`` override the metadata.
 
         Raises:
-            InvalidParameter: A value is no document, or a document lacks its user or document key.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+            InvalidParameter: A value is no document, or lacks its user or document key.
         """
         listed: Any = run_redacted(_checked, PrivateArgs.of(documents))
         return self.invoke(listed, **kwargs)  # type: ignore[no-any-return]
 
     @hold_arguments("documents")
     async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> list[Document]:
-        """Async twin of :meth:`transform_documents`. Works in a thread."""
+        """Async twin of :meth:`transform_documents`."""
         return await asyncio.to_thread(self.transform_documents, documents, **kwargs)
 
     def certificate(self) -> MetricCertificate:
-        """The promise, with the loss spent so far."""
+        """Return the promise and the loss so far."""
         return self._core.certificate()
 
     def calibration(self) -> Calibration:
-        """Measure eta on this table: how often words are replaced, and how often an attacker guesses them."""
+        """Measure how often words are replaced, and guessed by an attacker."""
         return self._releases.calibration()
 
     @property
     def ledger(self) -> MetricLedger:
-        """The account that is charged."""
+        """The charged account."""
         return self._releases.ledger
 
     @property
     def names_documents(self) -> bool:
-        """Return whether ``user_key`` or ``document_key`` is set."""
+        """Whether ``user_key`` or ``document_key`` is set."""
         rules = self._core.rules.documents
         return (rules.user_key or rules.document_key) is not None
 
     def check_limit(self, what: str, remedy: str, *, user: bool) -> None:
-        """Refuse a limit that no release of a wrapper could reach. ``what`` names the unit that has no document key."""
+        """Refuse a limit that nothing could reach."""
         limit = self._releases.unreachable_limit(user=user)
         if limit is not None:
             raise InvalidParameter(

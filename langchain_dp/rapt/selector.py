@@ -1,4 +1,4 @@
-"""Sanitizes few-shot examples as they are selected for a prompt."""
+"""Sanitizes few-shot examples as they are selected."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ from langchain_dp.redact import redact_errors
 class SanitizingExampleSelector(BaseExampleSelector):
     """Wraps a selector or a list of examples, and sanitizes the selected examples before they enter a prompt.
 
-    For ``FewShotPromptTemplate`` and ``FewShotChatMessagePromptTemplate``. An example that was selected before is
-    returned again at no cost. Braces outside JSON become parentheses, because the first of these formats its text
-    twice.
-
-    For its account, an example is a document: its content is the document key, and ``user_key`` names the user.
+    An example that was selected before is returned again at no cost. Braces outside JSON become parentheses.
 
     Args:
         examples: A selector, or a list of examples, all of which are selected.
@@ -33,12 +29,11 @@ class SanitizingExampleSelector(BaseExampleSelector):
         user_key: Key of the example's user. It is not passed on.
 
     Raises:
-        InvalidParameter: A value is of another type, no example has a key of ``keep``, or no example could ever reach
-            the sanitizer's limit: without a user, each is charged once.
+        InvalidParameter: No example has a key of ``keep``, or none could ever reach the sanitizer's limit: without a
+            user, each is charged once.
 
     Formal guarantee:
-        That of the sanitizer for each example, if the selection depends on public values only. The choice of a selector
-        that compares contents is not covered.
+        That of the sanitizer for each example. The choice of a selector that compares contents is not covered.
 
     Examples:
         >>> selector = SanitizingExampleSelector(examples, sanitizer, keep=["label"])
@@ -68,17 +63,17 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     @redact_errors("while examples were selected")
     def add_example(self, example: dict[str, str]) -> Any:
-        """Add a raw example to the selector, inside the trust boundary."""
+        """Add a raw example."""
         return self._examples.append(_checked(example)) if self._inner is None else self._inner.add_example(example)
 
     @redact_errors("while examples were selected")
     async def aadd_example(self, example: dict[str, str]) -> Any:
-        """Async twin of :meth:`add_example`. Works in a thread."""
+        """Async twin of :meth:`add_example`."""
         return await asyncio.to_thread(self.add_example, example)
 
     @redact_errors("while examples were selected")
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """Select examples and sanitize them. BudgetExceeded: nothing was charged, and nothing released."""
+        """Select examples and sanitize them. BudgetExceeded: nothing was charged."""
         examples = self._examples if self._inner is None else self._inner.select_examples(input_variables)
         released = self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
         return [
@@ -88,7 +83,7 @@ class SanitizingExampleSelector(BaseExampleSelector):
 
     @redact_errors("while examples were selected")
     async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """Async twin of :meth:`select_examples`. Works in a thread."""
+        """Async twin of :meth:`select_examples`."""
         return await asyncio.to_thread(self.select_examples, input_variables)
 
     @safe_repr

@@ -1,8 +1,4 @@
-"""Cuts a text into features (words, numbers, dates, addresses, marks, code) by public rules, and joins words to a text.
-
-All rules are public and the same for all texts, and joining reads released words only. So no private feature can bypass
-the mechanism. All patterns run in time linear in the text.
-"""
+"""Cuts a text into features (words, numbers, dates, addresses, marks, code) by public rules, and joins words."""
 
 from __future__ import annotations
 
@@ -51,7 +47,7 @@ _FEATURES = rf"""
 | (?P<punctuation>\.{{2,3}}|-{{2,3}}|''|``|[{_MARKS}])
 """
 GLUE = "\x00"
-"""First character of a piece that continues the one before. No feature holds it: it counts as space."""
+"""Continues the piece before. It counts as space, so no feature holds it."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ENDINGS = ("n't", "'s", "'re", "'ve", "'ll", "'d", "'m")
 _WIDE_CLOSING = "\u2026\u3001\u3002\uff0c\uff01\uff1f\uff1b\uff1a\uff09\u300d\u300f"
@@ -62,7 +58,7 @@ _STRAIGHT = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Feature:
-    """A part of a text, by position and kind."""
+    """A part of a text."""
 
     kind: Kind
     start: int
@@ -75,12 +71,11 @@ def _pattern(code: bool) -> re.Pattern[str]:
 
 
 def clean(text: str) -> str:
-    """Replace lone surrogates, which no vocabulary and no output can hold, by U+FFFD."""
+    """Replace lone surrogates, which no vocabulary can hold."""
     return _SURROGATE.sub("\ufffd", text)
 
 
 def features(text: str, *, code: bool = True) -> Iterator[Feature]:
-    """Cut a text into features, in order, without space. Without ``code``, code is cut like prose."""
     for match in _pattern(code).finditer(text):
         name = match.lastgroup
         kind: Kind = "word" if name in (None, "picture") else name  # type: ignore[assignment]  # a group is a kind
@@ -88,14 +83,13 @@ def features(text: str, *, code: bool = True) -> Iterator[Feature]:
 
 
 def normal(word: str) -> str:
-    """Normal form of a word for look-ups: composed, lower case, straight quotes."""
+    """Return the form for look-ups: composed, lower case, straight quotes."""
     if not word.isascii():
         word = unicodedata.normalize("NFC", word).translate(_STRAIGHT)
     return word.lower()
 
 
 def ending(word: str) -> list[str]:
-    """Split off the ending of a word, if any ("do", "n't"; "dog", "'s")."""
     straight = word.replace("\u2019", "'")
     for end in _ENDINGS:
         if len(word) > len(end) and straight.lower().endswith(end):
@@ -104,12 +98,10 @@ def ending(word: str) -> list[str]:
 
 
 def joints(word: str) -> list[str]:
-    """Split a word at hyphens and the like, which are pieces too."""
     return [piece for piece in re.split(r"([-_&.'])", word) if piece]
 
 
 def join(pieces: Sequence[str]) -> str:
-    """Join words and marks with the spacing of running text. ``GLUE`` continues the piece before."""
     out: list[str] = []
     glue = True
     quoted = False

@@ -1,8 +1,4 @@
-"""Public tables of embeddings: words, vectors, and the tokenizer that cuts a text.
-
-A vocabulary is public and fixed before any private text is seen. So the nearest word is free post-processing of a noisy
-vector.
-"""
+"""Public tables of embeddings, fixed before any private text is seen."""
 
 from __future__ import annotations
 
@@ -24,33 +20,30 @@ from langchain_dp.ports import EmbedsSubwords
 from langchain_dp.rapt import tokenize
 
 UNKNOWN = -1
-"""Id of a word outside the vocabulary."""
+"""Word outside the vocabulary."""
 PAD = -2
-"""Id of a pad, which fills a text up to a fixed length."""
+"""Fills a text up."""
 
 _NAMED = 60
 _ROWS = 8192
 
 
 class Tokenizer(Protocol):
-    """Cuts a text into ids, and writes ids as pieces of a text."""
+    """Cuts a text into ids, or ``UNKNOWN``, and writes ids as pieces."""
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text, or ``UNKNOWN``."""
+    def encode(self, text: str) -> list[int]: ...
 
-    def decode(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of text for :func:`langchain_dp.rapt.tokenize.join`."""
+    def decode(self, ids: Sequence[int]) -> list[str]: ...
 
 
 class WordTokenizer:
-    """Looks up whole words, in lower case unless the table holds the casing of the text."""
+    """Looks up whole words."""
 
     def __init__(self, words: Sequence[str], index: dict[str, int]) -> None:
         self._words = words
         self._index = index
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the words, numbers and marks of a text."""
         ids: list[int] = []
         for feature in tokenize.features(text, code=False):
             surface = text[feature.start : feature.end]
@@ -62,7 +55,6 @@ class WordTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """The words themselves."""
         return [self._words[i] for i in ids]
 
     def _find(self, surface: str) -> int:
@@ -71,7 +63,7 @@ class WordTokenizer:
 
 
 class WordPieceTokenizer:
-    """The tokenizer of a BERT-like model, without its truncation and padding, so that no token is dropped."""
+    """The tokenizer of a BERT-like model, without truncation."""
 
     def __init__(self, path: Path, words: Sequence[str], unknown: int | None) -> None:
         self._words = words
@@ -86,25 +78,22 @@ class WordPieceTokenizer:
         self._tokenizer.no_padding()
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the subwords of a text."""
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return [UNKNOWN if i == self._unknown else i for i in ids]
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """The subwords. ``##`` continues the one before."""
         words = (self._words[i] for i in ids)
         return [tokenize.GLUE + word[2:] if word.startswith("##") and len(word) > 2 else word for word in words]
 
 
 class ForeignTokenizer:
-    """The tokenizer of a user's object: byte pairs, sentence pieces."""
+    """A user's tokenizer."""
 
     def __init__(self, embeds: EmbedsSubwords, size: int) -> None:
         self.embeds = embeds
         self._size = size
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, checked against the table."""
         ids, failure = [], ""
         try:
             ids = [int(i) for i in self.embeds.encode(text)]
@@ -121,7 +110,6 @@ class ForeignTokenizer:
         return [UNKNOWN if i == unknown else i for i in ids]
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """Released ids as one piece of text."""
         text = tokenize.clean(self.embeds.decode(ids)).strip()
         return [text] if text else []
 
@@ -132,17 +120,16 @@ class Vocabulary:
 
     Args:
         words: Words or subwords, each once.
-        vectors: Their vectors, (n, d), finite. Kept as float32. The attribute is read-only.
-        name: Name of the table, for certificates.
-        unknown: Public vector of every word outside the table. By default the mean of the vectors that may be written.
-        pad: Public vector of pads. By default ``unknown``.
-        never: Ids that are never written out, such as special and unused tokens.
-        tokenizer: Cuts a text. By default into whole words.
+        vectors: Their vectors, (n, d), finite, as float32.
+        name: Name of the table.
+        unknown: Public vector of every word outside the table. None: the mean of the allowed vectors.
+        pad: Public vector of pads. None: ``unknown``.
+        never: Ids that are never written out, such as special tokens.
+        tokenizer: Cuts a text. None: into whole words.
         kind: "word" or "subword".
 
     Raises:
-        InvalidParameter: Words and vectors do not match, a word occurs twice, a vector holds NaN, or fewer than two
-            words may be written.
+        InvalidParameter: Words and vectors do not match, a word occurs twice, or a vector holds NaN.
 
     Examples:
         >>> vocabulary = Vocabulary(["fever", "cough", "rash"], [[0.0, 1.0], [0.2, 0.9], [1.0, 0.0]])
@@ -162,9 +149,9 @@ class Vocabulary:
     table: NearestVector = dataclasses.field(init=False)
     index: dict[str, int] = dataclasses.field(init=False)
     encode: Callable[[str], list[int]] = dataclasses.field(init=False)
-    """Ids of a text. Private, like the text."""
+    """Ids of a text. Private."""
     decode: Callable[[Sequence[int]], list[str]] = dataclasses.field(init=False)
-    """Pieces of text of released ids."""
+    """Text of released ids."""
 
     def __post_init__(self) -> None:
         words = tuple(self.words)
@@ -203,21 +190,21 @@ class Vocabulary:
 
     @property
     def dimension(self) -> int:
-        """Length d of the vectors."""
+        """Length d."""
         return int(self.vectors.shape[1])
 
     def share(self, folder: Path) -> None:
-        """Map the vectors from a read-only file in a folder of the owner, which the processes of a machine share."""
+        """Map the vectors from a file that processes share."""
         self.table.share(folder)
         object.__setattr__(self, "vectors", self.table.vectors)
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Mask of ids that may be written out."""
+        """Mask of allowed ids."""
         return self.table.allowed
 
     def points(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Vectors of ids in double precision, with those of ``UNKNOWN`` and ``PAD``."""
+        """Return vectors of ids, also special ones."""
         points = self.vectors[np.maximum(ids, 0)].astype(np.float64)
         for special, vector in ((UNKNOWN, self.unknown), (PAD, self.pad)):
             points[ids == special] = vector
@@ -274,7 +261,7 @@ def _vector(
 
 
 def table_name(vocabulary: Vocabulary) -> str:
-    """Name of a metric, with a digest: tables of one name with other vectors measure other distances."""
+    """Name a metric, with a digest of words and vectors."""
     digest = hashlib.sha256()
     for start in range(0, len(vocabulary), _ROWS):
         digest.update(np.ascontiguousarray(vocabulary.vectors[start : start + _ROWS]).tobytes())

@@ -1,4 +1,4 @@
-"""A budget per block of records: that of a new month is fresh, and that of an old one is not touched."""
+"""A budget per block of records."""
 
 from __future__ import annotations
 
@@ -31,30 +31,23 @@ _NAMES: dict[str, Callable[[datetime.date], str]] = {
 
 
 class PrivacyBlocks:
-    """Budgets for records that keep coming in: one ledger per block of time.
-
-    Each record belongs to the block of its day, which is public. A chain reads the records of one block or several, and
-    is charged in each of them. So a new month brings a budget of its own, and nothing is refilled.
+    """Budgets for records that keep coming in: one ledger per block of time, which is public. Nothing is refilled.
 
     Args:
-        place: Folder of the ledgers, made if absent: each block has a file of its name in it, or a URL as of
-            :class:`PrivacyLedger`, for several machines: each block has a schema, and a key file, whose name ends in
-            that of the block.
+        place: Folder of the ledgers, made if absent, with one file per block. Or a URL as of :class:`PrivacyLedger`.
         budget_per_block: The most that all releases about the records of one block may cost.
         by: Length of a block: "day", "week", "month" or "year".
-        time_key: Key of the time that a record came in: a date, a datetime, or a str that begins with an ISO date. It
-            must be public: a block's ledger shows when there were records.
+        time_key: Key of a record's time, which ledgers show: a date, a datetime, or an ISO str.
 
     Raises:
-        InvalidParameter: An argument is out of bounds.
         LedgerMismatch: The place holds blocks of another length.
         LedgerError: The register of records cannot be trusted or written.
 
     Formal guarantee:
         All releases together are (epsilon, delta)-differentially private in any one record, with the budget of its
-        block, where the time is public: neighbors differ in a record, not in its time. A release over several blocks
-        reserves its whole claim in each of them, before it is made. Blocks share no record: one that returns under
-        another block is refused by a keyed fingerprint of its id, or of its text.
+        block: neighbors differ in a record, not in its time. A release over several blocks reserves its whole claim in
+        each of them first. A record that returns under another block is refused by a keyed fingerprint of its id or
+        text.
 
     References:
         McSherry 2009 (parallel composition). Luo, Pan, Tholoniat, Cidon, Geambasu, Lécuyer 2021 (budgets per block).
@@ -90,7 +83,7 @@ class PrivacyBlocks:
         self._register = BlockStore(by, backend_at(place, BLOCKS))
 
     def names(self) -> list[str]:
-        """Names of the blocks that were charged, oldest first."""
+        """Return names of charged blocks."""
         if isinstance(self._place, Path):
             return sorted(path.stem for path in self._place.glob("*.ledger"))
         from langchain_dp.accounting.store.postgres import names_beside
@@ -116,16 +109,11 @@ class PrivacyBlocks:
     ) -> tuple[PrivateRecords, PrivacyLedger]:
         """Return the records of some blocks, and the ledger that charges each of them.
 
-        Args:
-            examples: Private examples, as :class:`PrivateRecords` takes them, each with its time.
-            blocks: Names of the blocks, such as "2026-11", "2026-W48", "2026-11-30" or "2026".
-            text_key: Key of the text.
-            label_key: Key of the label.
-            label: Label of all records, for texts without labels.
+        ``blocks`` are names such as "2026-11" or "2026-W48". Other arguments are as of :class:`PrivateRecords`.
 
         Raises:
             InvalidParameter: A record has no time, or belongs to another block already. The message gives positions,
-                never content. Nothing was noted, or the time is the text or the label.
+                never content.
         """
         names = self._checked(blocks)
         if self._time_key in (text_key, label_key):
@@ -141,11 +129,7 @@ class PrivacyBlocks:
         return records, self.ledger(names)
 
     def ledger(self, blocks: Sequence[str]) -> PrivacyLedger:
-        """Return the ledger that charges each of some blocks, for records of these blocks alone.
-
-        Args:
-            blocks: Names of the blocks.
-        """
+        """Return the ledger that charges each of these blocks."""
         paths = {name: self._ledger_at(name) for name in self._checked(blocks)}
         return BlocksLedger(self._budget, paths, str(self._place))
 
@@ -157,7 +141,7 @@ class PrivacyBlocks:
         return names
 
     def _rows(self, examples: PrivateArgs, names: set[str], text_key: str) -> list[Any]:
-        """The rows of the named blocks. Fingerprints of all of them are noted, or none."""
+        """Return the blocks' rows. Note all fingerprints, or none."""
         [given] = examples.values
         if isinstance(given, PrivateRecords):
             if given.user_key is not None:
@@ -201,13 +185,7 @@ class PrivacyBlocks:
 
 
 class BlocksLedger(PrivacyLedger):
-    """The ledgers of several blocks as one. The newest block counts releases. Each other one is charged in full.
-
-    Args:
-        budget: The budget of each block.
-        paths: Path or URL of each block by name.
-        family: Place of all blocks.
-    """
+    """The ledgers of several blocks as one. The newest counts releases. Each other one is charged in full."""
 
     def __init__(self, budget: PrivacyBudget, paths: Mapping[str, str | Path], family: str) -> None:
         self._paths = dict(paths)
@@ -218,16 +196,10 @@ class BlocksLedger(PrivacyLedger):
         self._account.family = family
 
     def reserved(self) -> tuple[float, float]:
-        """Return the most that is reserved in one of the blocks."""
         all_reserved = [super().reserved(), *(other.reserved() for other in self._others.values())]
         return max(epsilon for epsilon, _ in all_reserved), max(delta for _, delta in all_reserved)
 
     def plan(self, name: str) -> LedgerPlan | None:
-        """Return the plan of that name.
-
-        Raises:
-            PlanError: It was reserved for other blocks.
-        """
         found = super().plan(name)
         if found is not None:
             for block, other in self._others.items():
@@ -253,14 +225,11 @@ class BlocksLedger(PrivacyLedger):
         journal: str = "",
         quotas: Quotas | None = None,
     ) -> LedgerPlan:
-        """Reserve the plan in each block, the newest one last, before its first release.
-
-        The arguments are those of :meth:`PrivacyLedger.reserve`.
-        """
+        """Reserve the plan in each block, the newest one last."""
         if delta is None:
             delta = self.budget.delta - self.reserved()[1]
         newest_is_full = epsilon is not None and epsilon > self.budget.epsilon - super().reserved()[0]
-        # The fullest block first: where it has room, the others have, and a refusal charges none of them.
+        # The fullest block first: its refusal charges none.
         fullest_first = sorted(self._others.values(), key=lambda other: -other.reserved()[0])
         for other in [] if newest_is_full or self.plan(name) is not None else fullest_first:
             copy = other.reserve(events, name=self._copy(name), epsilon=epsilon, delta=delta)
@@ -272,7 +241,6 @@ class BlocksLedger(PrivacyLedger):
         )
 
     def close(self) -> None:
-        """Close the ledgers of all blocks."""
         for other in self._others.values():
             other.close()
         super().close()
@@ -291,7 +259,6 @@ def _day(value: Any) -> datetime.date | None:
 
 
 def _is_name(name: str, by: str) -> bool:
-    """Return whether a block may have this name, which is also that of a file."""
     first = {"day": name, "week": None, "month": f"{name}-01", "year": f"{name}-01-01"}[by]
     with contextlib.suppress(ValueError):
         day = datetime.date.fromisocalendar(int(name[:4]), int(name[6:]), 1) if first is None else _day(first)

@@ -1,4 +1,4 @@
-"""Labels of every kind, each under one name, and whether a record fits labels and a template."""
+"""Labels under one name each, and whether a record fits labels and a template."""
 
 from __future__ import annotations
 
@@ -13,21 +13,16 @@ from typing_extensions import TypeVar
 from langchain_dp.errors import InvalidParameter
 
 Label = TypeVar("Label", bound=str | int | enum.Enum, default=str)
-"""Types of labels: a string, a whole number, a bool, or a member of an Enum."""
+"""Any label."""
 TEXT_OR_NUMBER = (str, numbers.Number)
-"""Types that a template shows as they are: text, and numbers of all kinds, also of tables."""
+"""A template shows these unchanged."""
 _LONG = 10**40
-"""Python refuses to write numbers of more than 4,300 digits. No label is that long."""
+"""Python refuses to write numbers of more than 4,300 digits."""
 _SHOWN = 300
 
 
 def label_name(label: object) -> str | None:
-    """Return the string of a label in prompts, traces and certificates. None for other values.
-
-    A string is itself, with its accents composed (NFC): the same letters are one label however a file encodes them. A
-    number or bool is as it is written: "1", "True". A member of an Enum is its value where that is a string, else its
-    own name.
-    """
+    """Return a label's string: NFC text, a number as written, an Enum's value or name."""
     if isinstance(label, enum.Enum):
         label = label.value if isinstance(label.value, str) else label.name
     elif type(label).__module__ == "numpy" and getattr(label, "ndim", 1) == 0:  # a scalar out of a table
@@ -38,7 +33,6 @@ def label_name(label: object) -> str | None:
 
 
 def named_words(words: object) -> dict[str, str]:
-    """Words that stand for labels in a prompt, white space at their ends removed, by the name of each label."""
     if not isinstance(words, Mapping):
         raise InvalidParameter(f"Expected words of type {type(words).__name__} to map labels to words.")
     for label, word in words.items():
@@ -54,8 +48,7 @@ def named_words(words: object) -> dict[str, str]:
 
 
 def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
-    """Word of each label, itself where none is given. Each one line, and they differ in more than case and blanks."""
-    # A template may know more labels than are asked for. What is only written otherwise is a slip.
+    # A template may know more labels than are asked for. Another spelling is an error.
     written = {label.strip().casefold() for label in labels}
     unknown = [label for label in given if label not in labels]
     if unknown and (len(unknown) == len(given) or written & {label.strip().casefold() for label in unknown}):
@@ -77,12 +70,7 @@ def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
 
 
 def given_labels(labels: Iterable[Label], *, at_least: int = 2) -> dict[str, Label]:
-    """Name of each label -> the label as it was given: at least two, each once, all of one kind.
-
-    Args:
-        labels: The labels in the public order, or the Enum whose members they are.
-        at_least: How many there must be: one, where nothing is told apart.
-    """
+    """Return name -> label, in the public order."""
     if isinstance(labels, Mapping):
         raise InvalidParameter(
             "Expected labels to be a list, not a mapping. Words that stand for labels in a prompt are words= of its "
@@ -111,7 +99,6 @@ def given_labels(labels: Iterable[Label], *, at_least: int = 2) -> dict[str, Lab
 
 
 def _check_distinct(labels: Sequence[object]) -> None:
-    """Refuse two labels that nobody can tell apart by sight, unless they are one and the same."""
     met: dict[str, str] = {}
     for label in labels:
         written = exact(label.value if isinstance(label, enum.Enum) else label)
@@ -126,7 +113,7 @@ def _check_distinct(labels: Sequence[object]) -> None:
 
 
 def as_seen(label: str) -> str:
-    """A label without what nobody sees: how accents are encoded, invisible characters, kinds of blanks."""
+    """Drop everything invisible from a label."""
     seen = "".join(letter for letter in unicodedata.normalize("NFC", label) if not _is_invisible(letter))
     return " ".join(unicodedata.normalize("NFC", seen).split())
 
@@ -137,13 +124,11 @@ def _is_invisible(letter: str) -> bool:
 
 
 def _plain(label: Label) -> Label:
-    """A label of Python's own, where an array gave it."""
     made: Label = label.item() if hasattr(label, "item") and not isinstance(label, enum.Enum) else label
     return made
 
 
 def check_labels(labels: Iterable[Any], *, at_least: int = 2) -> tuple[str, ...]:
-    """Names of at least two labels, each once. See :func:`given_labels`."""
     return tuple(given_labels(labels, at_least=at_least))
 
 
@@ -153,7 +138,7 @@ def _kind(label: object) -> type:
 
 
 def _shown(labels: object) -> str:
-    """Labels are public. A whole column of private ones, given by mistake, is not."""
+    """Show labels, but not a private column given by mistake."""
     shown = repr(labels)
     return f"={shown}" if len(shown) <= _SHOWN else f" of type {type(labels).__name__}"
 
@@ -166,15 +151,7 @@ def row_fault(
     whose: str = "template",
     plain: bool = False,
 ) -> str:
-    """Return why a record does not fit, or an empty text. ``{where}`` in it stands for its position.
-
-    Args:
-        row: A record as it is kept.
-        labels: Names of the labels. None where any will do.
-        variables: Names of the template's variables.
-        whose: Name of the template.
-        plain: Whether it takes text and numbers alone.
-    """
+    """Return why a record does not fit, or "". ``{where}`` stands for its position."""
     if labels is not None and row["label"] not in labels:
         known = f"Expected the label of {{where}} to be one of labels={list(labels)}"
         if isinstance(row["label"], str) and _plainly(row["label"]) in map(_plainly, labels):
@@ -202,7 +179,6 @@ def _plainly(label: str) -> str:
 
 
 def is_missing(value: object) -> bool:
-    """Return whether a table has no value there: None, NaN, or a library's own value for it."""
     no_number = isinstance(value, numbers.Number) and value != value
     return value is None or bool(no_number) or type(value).__name__ in _NOTHING
 
@@ -211,23 +187,18 @@ _NOTHING = ("NAType", "NaTType")
 
 
 def _says(value: object) -> bool:
-    """Return whether a template can show it. A value such as a path may not become text, or become odd text."""
     try:
         return encodable(str(value))
-    except Exception:  # whatever its kind does: it is refused
+    except Exception:  # any error refuses it
         return False
 
 
 def exact(value: Any) -> Any:
-    """A string of a kind of its own (an enum's, say) as the plain string that it is equal to. Else the value itself.
-
-    Such a string may be written otherwise than it compares: "L.POS" and "positive".
-    """
+    """Return a plain string: an enum's may be written differently."""
     return str.__str__(value) if isinstance(value, str) else value
 
 
 def encodable(text: str) -> bool:
-    """Return whether UTF-8 can hold it: no lone surrogate is in it."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Examples in files: one JSON object a line, or a table with a header, and the one error that names all bad rows."""
+"""Reads examples from files."""
 
 from __future__ import annotations
 
@@ -22,34 +22,20 @@ from langchain_dp.redact import PrivateArgs, run_redacted
 READING = "while examples were read"
 
 MOST = 10
-"""Positions that a message lists. Of the others it gives the number."""
 
 
 class RowErrors:
-    """Collects the faults of rows, and raises one error about all of them.
-
-    Args:
-        rows: Name of a row with its source: "example {}" or "line {} of notes.jsonl".
-
-    Examples:
-        >>> faults = RowErrors("line {} of notes.jsonl")
-        >>> for line in (2, 5, 7):
-        ...     faults.add(line, "Expected {where} to be a JSON object. Repair it.")
-        >>> faults.raise_any()
-        Traceback (most recent call last):
-        langchain_dp.errors.InvalidParameter: Expected lines 2, 5 and 7 of notes.jsonl to be a JSON object. Repair it.
-    """
+    """Collects the faults of rows, and raises one error about all of them."""
 
     def __init__(self, rows: str = "example {}") -> None:
         self._rows = rows
         self._found: dict[str, list[int]] = {}
 
     def add(self, position: int, fault: str) -> None:
-        """One fault of a row. ``{where}`` in it stands for the row."""
+        """Add a fault, with ``{where}`` for the row."""
         self._found.setdefault(fault, []).append(position)
 
     def raise_any(self) -> None:
-        """Raise InvalidParameter if anything was added."""
         if self._found:
             raise InvalidParameter(" ".join(placed(fault, self._where(at)) for fault, at in self._found.items()))
 
@@ -64,22 +50,16 @@ class RowErrors:
 
 
 def placed(fault: str, where: str) -> str:
-    """The sentence about one place."""
     return fault.replace("{where}", where)
 
 
 def read_jsonl(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """Read one JSON object a line. Blank lines are skipped.
-
-    Raises:
-        InvalidParameter: Lines are not JSON objects. The message gives their numbers and nothing of them.
-    """
+    """Read JSON lines. InvalidParameter gives numbers of bad lines, never content."""
     rows: list[dict[str, Any]] = run_redacted(read_span, PrivateArgs(path), READING)
     return rows
 
 
 def read_span(path: str | PathLike[str], start: int = 0, end: int | None = None) -> list[dict[str, Any]]:
-    """Read the lines of a JSONL file that begin in these bytes. The first one begins at ``start``."""
     rows: list[dict[str, Any]] = []
     bad: list[int] = []
     with Path(path).open("rb") as lines:  # bytes: a decoding error would carry the file's content
@@ -120,7 +100,6 @@ def _until(lines: BinaryIO, end: int | None) -> Iterator[bytes]:
 
 
 def _no_lines(first: bytes) -> str:
-    """Return the kind of a file by its first line, with a remedy. Empty if it may hold one object per line."""
     if first.startswith(b"\x1f\x8b"):
         return "it is compressed. Unpack it."
     if first.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
@@ -129,12 +108,7 @@ def _no_lines(first: bytes) -> str:
 
 
 def read_csv(path: str | PathLike[str], *, delimiter: str = ",") -> list[dict[str, Any]]:
-    """Read a table in UTF-8 whose first line names the columns. Every value is a str.
-
-    Raises:
-        InvalidParameter: It cannot be read, or rows are longer or shorter than the header. The message gives their
-            numbers, of which the first row after the header is 1.
-    """
+    """Read a UTF-8 table. InvalidParameter gives numbers of bad rows."""
     rows: list[dict[str, Any]] = run_redacted(_table, PrivateArgs(path, delimiter), READING)
     return rows
 
@@ -175,7 +149,7 @@ def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
 
 
 def check_names(names: Iterable[Any], where: str) -> None:
-    """Refuse a table with two columns of one name: one of them would be lost. Without a header it is no name."""
+    """Refuse two columns of one name: one would be lost."""
     names = list(names)
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         places = [place for place, name in enumerate(names, start=1) if name == twice[0]]
@@ -187,7 +161,7 @@ def check_names(names: Iterable[Any], where: str) -> None:
 
 @contextlib.contextmanager
 def _long_fields() -> Iterator[None]:
-    """Fields of any length: the csv module takes 131,072 letters, for the whole process."""
+    """Lift the csv module's limit, which is the whole process's."""
     with _LIMIT:
         before = csv.field_size_limit(2**31 - 1)
         try:
@@ -213,11 +187,6 @@ _READERS: dict[str, Callable[[str | PathLike[str]], list[dict[str, Any]]]] = {
 
 
 def read_file(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """Read examples from a file of the kind that its name ends in.
-
-    Raises:
-        OSError: The file is not there, or cannot be read.
-    """
     reader = _READERS.get(Path(path).suffix.lower())
     if reader is None:
         raise InvalidParameter(
@@ -228,10 +197,8 @@ def read_file(path: str | PathLike[str]) -> list[dict[str, Any]]:
 
 
 def read_rows(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """As :func:`read_file`, but a file whose name ends otherwise holds JSON lines, too."""
     return _READERS.get(Path(path).suffix.lower(), read_jsonl)(path)
 
 
 def _named(path: str | PathLike[str]) -> str:
-    """Last part of the path, as it stands in a pattern."""
     return Path(path).name.replace("{", "{{").replace("}", "}}")

@@ -19,40 +19,31 @@ from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, redact_
 
 T = TypeVar("T")
 USERS = "the promise holds for all records of one user"
-"""Note of a certificate whose neighbors differ in a user."""
 AUTOMATIC = "#"
-"""First letter of the ids that number records by their place. No given id may start with it."""
 
 
 class PrivateRecords:
     """Labelled private examples under stable ids.
 
     An example is a mapping with ``text`` and ``label``. Further keys fill a prompt's other variables. An ``id`` key
-    names the record (for :meth:`forget`). Without one the record is named by its place: "#0", "#1", ...
-
-    The object prints as ``PrivateRecords(<private>)``, and pickling, copying or serializing it is an error: under
-    add/remove neighbours even the number of records is private.
+    names the record for :meth:`forget`, otherwise its place does: "#0", "#1", ... Printing shows nothing, and pickling,
+    copying or serializing is an error: under add/remove neighbors even the number of records is private.
 
     Args:
-        examples: The examples: mappings, LangChain documents, pydantic objects, dataclass objects or named tuples. A
-            DataFrame of pandas or polars, an Arrow table, a dataset of Hugging Face, or a path to a JSONL or CSV file.
-            Or another ``PrivateRecords``: its records as they are now, under the same ids. What is added to or
-            forgotten by one of the two later does not reach the other.
-        text_key: Key, or column, of the text. Its number, where it has no name. It is kept under ``text``, too, in
-            place of what else is called so. Of a document "text" is its content.
-        label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Under ``label`` its
-            name is kept, a str: a label as it is written, or the value of an Enum's member (its own name, if the value
-            is no str).
-        label: Label of those that have no ``label_key`` at all: for texts without labels. Each may then be a plain str.
-        user_key: Key, or column, of the user that a record belongs to, a str or a whole number. Then neighbors differ
-            in all records of one user, and the number of users, not of records, is what replace-one makes public. None:
-            each record is a user of its own.
-        records_per_user: Most records of one user that take part, the oldest first. None: all of them in sums, one in
-            prompts and counts. Runs of DP-OPT and of the synthesizer take one.
+        examples: Mappings, documents, pydantic objects, dataclass objects or named tuples. A DataFrame, an Arrow table,
+            a dataset of Hugging Face, or a path to JSONL or CSV. Or another ``PrivateRecords``, copied.
+        text_key: Key, or column, of the text, which is kept under ``text``, too.
+        label_key: Key, or column, of the label: a str, an int, a bool, or a member of an Enum. Its name is kept under
+            ``label``.
+        label: Label of those that have no ``label_key``. Each may then be a plain str.
+        user_key: Key, or column, of the record's user, a str or a whole number. Then neighbors differ in all records of
+            one user, and replace-one makes the number of users public.
+        records_per_user: Most records of one user that take part, oldest first. None: all in sums, one in prompts and
+            counts.
 
     Raises:
-        InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives the positions of all of
-            them, counted from 0, never their content.
+        InvalidParameter: Examples lack text or label, or an id occurs twice. One message gives all positions, never
+            content.
 
     Examples:
         >>> records = PrivateRecords([{"note": "Nobody came.", "kind": 1}], text_key="note", label_key="kind")
@@ -117,7 +108,6 @@ class PrivateRecords:
         faults.raise_any()
 
     def _check_keys(self, lacking: list[str]) -> None:
-        """Refuse examples of which none has the key that an option names: it is the option that is wrong, not a row."""
         if lacking:
             keys = " or ".join(repr(getattr(self, option)) for option in lacking)
             unlabelled = "; of texts without labels name one for all with label=" if lacking == ["label_key"] else ""
@@ -128,22 +118,14 @@ class PrivateRecords:
 
     @redact_errors(READING)
     def add(self, example: object, *, record_id: str | None = None) -> str:
-        """Add one record and return its id.
-
-        Raises:
-            InvalidParameter: Text or label is missing, or the id is taken.
-        """
+        """Add one record and return its id. InvalidParameter: It is unfit, or its id taken."""
         made = self._named(example, record_id)
         if isinstance(made, str):
             raise InvalidParameter(placed(made, "the example"))
         return self._keep(*made)
 
     def forget(self, record_id: str) -> None:
-        """Remove one record for good.
-
-        Raises:
-            InvalidParameter: There is no such record.
-        """
+        """Remove one record for good. InvalidParameter: It is unknown."""
         self._check_known(record_id)
         del self._records[record_id]
         self._users.pop(record_id, None)
@@ -153,53 +135,41 @@ class PrivateRecords:
             raise unknown_id(record_id)
 
     def get(self, record_id: str) -> Mapping[str, Any]:
-        """Private content of one record. It must not leave the trust boundary.
-
-        Raises:
-            InvalidParameter: There is no such record.
-        """
+        """Return one record's private content. It must not leave the trust boundary."""
         self._check_known(record_id)
         return self._records[record_id]
 
     def ids(self) -> list[str]:
-        """Ids of all records, oldest first."""
+        """Return ids, oldest first."""
         return list(self._records)
 
     def users(self, *, at_most: int | None = None) -> list[list[str]]:
-        """Ids of the records of each user, users in the order of their oldest record. Private.
-
-        Args:
-            at_most: Records of one user, the oldest first, where no ``records_per_user`` was given. None is all.
-        """
+        """Return the ids of each user's records, oldest first. Private."""
         groups: dict[str, list[str]] = {}
         for name in self._records:
             groups.setdefault(self.user_of(name), []).append(name)
         return [group[: self.records_per_user or at_most] for group in groups.values()]
 
     def count_users(self) -> int:
-        """Number of users. Private under add/remove."""
+        """Count users. Private under add/remove."""
         return len(self.users())
 
     def total(self, step: Callable[[PrivateRecords], T]) -> T:
-        """Result of a step over all records, as :class:`RecordShards` has the sum over their parts. Private."""
+        """Run a step over all records. Private."""
         return step(self)
 
     def records_of(self, user: str, *, at_most: int | None = None) -> list[str]:
-        """Ids of the records of one user, as :meth:`users` has them. Private."""
+        """Return a user's ids. Private."""
         own = [name for name in self._records if self.user_of(name) == user]
         return own[: self.records_per_user or at_most]
 
     def user_of(self, record_id: str) -> str:
-        """Key of the user of a record: the record's id, where there is no ``user_key``. Private."""
+        """Return a record's user. Private."""
         self._check_known(record_id)
         return self._users.get(record_id, record_id)
 
     def one_per_user(self) -> PrivateRecords:
-        """Return the oldest record of each user, for systems whose promise is about one record. Private.
-
-        Raises:
-            InvalidParameter: ``records_per_user`` asks for more.
-        """
+        """Return each user's oldest record. Private."""
         if (self.records_per_user or 1) > 1:
             raise InvalidParameter(
                 f"Expected records_per_user={self.records_per_user} to be 1: here one record stands for each user. "
@@ -214,16 +184,12 @@ class PrivateRecords:
         return records
 
     def unit_notes(self) -> tuple[str, ...]:
-        """Note of a certificate on the unit of privacy, where it is not one record."""
+        """Note the privacy unit."""
         return () if self.user_key is None else (USERS,)
 
     @redact_errors(READING)
     def read(self, example: object) -> Mapping[str, Any]:
-        """One example as it would be kept, with ``text`` and ``label``. Nothing is added. Private.
-
-        Raises:
-            InvalidParameter: Text or label is missing.
-        """
+        """Return an example as it would be kept. Private."""
         row = self._read(example)
         if isinstance(row, str):
             raise InvalidParameter(placed(row, "the example"))
@@ -274,7 +240,7 @@ class PrivateRecords:
             return f"Expected the id of {{where}} to be a str or a whole number, not {kind}. Write it as a str."
         if given is not None and given.startswith(AUTOMATIC):
             return f"Expected the id of {{where}} not to start with {AUTOMATIC!r}, which numbers records."
-        # Every record takes a place, named or not: whether one has an id must not renumber the others.
+        # Every record takes a place, so that an id of one does not renumber the others.
         key = f"{AUTOMATIC}{self._places}" if given is None else given
         if key in self._records:
             return (
@@ -301,18 +267,14 @@ class PrivateRecords:
 
 
 Examples = Iterable[Any] | str | PathLike[str] | PrivateRecords
-"""Types of private examples. See :class:`PrivateRecords`."""
+"""See :class:`PrivateRecords`."""
 
 
 _EXACT = 2**53
-"""Whole numbers up to this are exact as floats."""
 
 
 def whole_number(value: object) -> object:
-    """A float that is a whole number as an int, and all else as it is.
-
-    A column of whole numbers in which one is missing is one of floats to a DataFrame, and the rest are the same.
-    """
+    """Return a whole float as an int: missing values make columns floats."""
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         value = value.item()
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT
@@ -320,7 +282,7 @@ def whole_number(value: object) -> object:
 
 
 def id_of(value: object) -> object:
-    """Return the id of a row as a str, None if it has none, or the value itself if it cannot be an id."""
+    """Return a row's id as a str, None without one, or the unfit value."""
     value = whole_number(value)
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return None
@@ -329,7 +291,7 @@ def id_of(value: object) -> object:
 
 
 def unknown_id(record_id: object) -> InvalidParameter:
-    """Return the error for an unknown id. A str is not shown, since it may be a name or a record's text."""
+    """Make the error, which shows no id."""
     what = " to be a known id" if isinstance(record_id, str) else f"{shown(record_id)} to be a str"
     return InvalidParameter(f"Expected record_id{what}: the 'id' that the record came with, or what add() returned.")
 
@@ -353,11 +315,7 @@ def check_records(
     plain: bool = False,
     protects_users: bool = False,
 ) -> None:
-    """Raise InvalidParameter unless every record has a known label and the keys of a template.
-
-    One message gives the positions of all that do not, never their content. Arguments as of :func:`row_fault`.
-    ``protects_users`` says whether the caller's promise holds for all records of a user.
-    """
+    """Raise InvalidParameter unless every record fits, with positions and no content."""
     if records.user_key is not None and not protects_users:
         raise InvalidParameter(
             f"Expected PrivateRecords without user_key={records.user_key!r}: this class protects single records, not "
@@ -386,7 +344,7 @@ def check_records(
 
 
 class FromDataFrame:
-    """Mixin: construction from a DataFrame in one call."""
+    """Constructs from a DataFrame."""
 
     @classmethod
     @hold_arguments("data")
@@ -399,18 +357,7 @@ class FromDataFrame:
         label: str | None = None,
         **settings: Any,
     ) -> Self:
-        """Make one over the rows of a DataFrame, or of any other input of :class:`PrivateRecords`.
-
-        Args:
-            data: The private examples.
-            text_key: Column of the text.
-            label_key: Column of the label.
-            label: Label of those that have no such column.
-            **settings: The other arguments of the class.
-
-        Raises:
-            InvalidParameter: As of :class:`PrivateRecords`, and of the class.
-        """
+        """Make one over a DataFrame, with the keys of :class:`PrivateRecords`."""
         read = functools.partial(PrivateRecords, text_key=text_key, label_key=label_key, label=label)
         return cls._over(run_redacted(read, PrivateArgs.of(data), READING), settings)
 
@@ -420,17 +367,13 @@ class FromDataFrame:
 
 
 class KeepsExamples(HeldInputs, FromDataFrame):
-    """As :class:`FromDataFrame`, for classes that get their examples when they run. The DataFrame replaces None.
-
-    Its ``settings`` have the public ``labels``, and ``prompts`` with ``variables``. LangChain's own ways to call it get
-    the examples held: an event tells of its input, and error reporters read the locals of LangChain's frames, too.
-    """
+    """Base of classes that get their examples when they run."""
 
     settings: Any
     _given: PrivateRecords | None = None
 
     def as_tool(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: a model that calls a tool has read what it gives to it."""
+        """Refuse: an agent has already read a tool's input."""
         raise InvalidParameter(
             f"Expected {type(self).__name__} to be no tool: an agent that calls one has read the examples already. "
             "Call it before, and give the agent what comes out."
@@ -443,7 +386,6 @@ class KeepsExamples(HeldInputs, FromDataFrame):
         return made
 
     def _examples(self, examples: Examples | None) -> PrivateRecords:
-        """Private records of a run."""
         if isinstance(examples, PrivateArgs):
             [examples] = examples.values
         if examples is None and self._given is None:
@@ -462,7 +404,6 @@ class KeepsExamples(HeldInputs, FromDataFrame):
         return records
 
     def _counted(self, examples: Examples | int | None) -> tuple[PrivateRecords | None, int]:
-        """Private records of a plan and their number. Of a number alone that number."""
         given = as_int(examples)
         if isinstance(given, int):
             return None, given

@@ -1,4 +1,4 @@
-"""Private examples that are too many for memory: worker processes read them part by part, and only results leave."""
+"""Private examples that are too many for memory."""
 
 from __future__ import annotations
 
@@ -43,32 +43,22 @@ class _Scan(NamedTuple):
 class RecordShards:
     """Private examples in many parts, for sums over more records than fit into memory.
 
-    Worker processes read the parts and add up. The exact sums leave them for the memory of this process alone, where
-    noise is drawn once. A worker that is killed changes nothing but time: its part is read again, and each part is
-    counted once. :class:`~langchain_dp.aggregate.DPPrototypeClassifier`,
-    :class:`~langchain_dp.aggregate.DPLabelNamer` and :class:`~langchain_dp.aggregate.DPSurvey` take it in place of
-    examples, if an encoder reads them. The release is the same, to the last bit, as that of all records in memory.
+    Worker processes read the parts and add up. This process draws noise once, on the exact sums. A killed worker's part
+    is read again, and counted once. :class:`~langchain_dp.aggregate.DPPrototypeClassifier`, ``DPLabelNamer`` and
+    ``DPSurvey`` take it, if an encoder reads them.
 
-    Each record is a unit of its own: records of one user may lie in several parts. Where users have several, join each
-    user's records into one text first, or give :class:`~langchain_dp.PrivateRecords` with ``user_key``. An ``id`` that
-    occurs twice is refused within ``batch_size`` rows alone.
-
-    In a script, a pool of processes asks for ``if __name__ == "__main__":`` around the call.
+    Each record is a unit of its own. An ``id`` that occurs twice is refused within ``batch_size`` rows alone. A script
+    needs ``if __name__ == "__main__":`` around the call. ``text_key``, ``label_key`` and ``label`` are as of
+    :class:`~langchain_dp.PrivateRecords`.
 
     Args:
-        parts: A path or several, to JSONL or CSV files. JSONL is divided into parts of 4 MB, or a dataset of Hugging
-            Face, or functions without arguments that return the rows of one part, which workers can import. Or a
-            dataset of Ray, whose own workers then read. Ray keeps raw rows in memory and on disk, so the whole cluster
-            is inside the trust boundary.
-        text_key: Key of the text.
-        label_key: Key of the label.
-        label: Label of all records, for texts without labels.
-        workers: Number of worker processes. 1 for none, all in this process. None: as many as this machine has
-            processors.
+        parts: Paths of JSONL or CSV files, a dataset of Hugging Face, or functions that return a part's rows. Or a
+            dataset of Ray, whose cluster must be inside the trust boundary: it keeps raw rows.
+        workers: Worker processes. 1: this process. None: one per processor.
         batch_size: Most rows that a worker holds at a time.
 
     Raises:
-        InvalidParameter: There is no part, or a part is of another kind.
+        InvalidParameter: There is no part, or an unknown one.
 
     Examples:
         >>> examples = RecordShards(["june.jsonl", "july.jsonl"], workers=2)
@@ -95,15 +85,7 @@ class RecordShards:
             raise InvalidParameter("Expected at least one part with records. Give paths, or functions that read rows.")
 
     def read_by(self, read: Callable[[Any], PrivateRecords], labels: Sequence[str] | None) -> CheckedShards:
-        """Read all parts once: check each record, count them, and take their digest. Nothing is released.
-
-        Args:
-            read: Makes records of a list of rows.
-            labels: The public labels. None for records without.
-
-        Raises:
-            InvalidParameter: Records lack text or label, or there is none. The message names the part.
-        """
+        """Read all parts once: check, count and digest the records. InvalidParameter names the part."""
         scans = list(self.map(functools.partial(_scan, labels=labels), read))
         count = sum(scan.records for scan in scans)
         if not count:
@@ -112,15 +94,11 @@ class RecordShards:
         return CheckedShards(self, read, count, digest.to_bytes(32, "big"))
 
     def labelled(self, labels: Sequence[str]) -> CheckedShards:
-        """As :meth:`read_by`, for records of known labels."""
+        """Read labelled records."""
         return self.read_by(self._read, labels)
 
     def map(self, step: Step[T], read: Callable[[Any], PrivateRecords]) -> Iterator[T]:
-        """Yield the results of a step over all records, each part's once, in no order.
-
-        Args:
-            step: Function of the records of some rows. It must be importable, as it is sent to the workers.
-            read: Makes records of a list of rows.
+        """Yield the results of an importable step over all records, each part's once, in no order.
 
         Raises:
             ModelUnavailable: The workers died again and again.
@@ -143,14 +121,7 @@ class RecordShards:
 
 
 class CheckedShards:
-    """Parts that were read once and are in order.
-
-    Args:
-        shards: The parts.
-        read: Makes records of a list of rows.
-        count: Number of records. Private under add/remove.
-        digest: Digest of all records in any order. Private.
-    """
+    """Parts that were read once. ``count`` (under add/remove) and ``digest`` are private."""
 
     user_key = None
 
@@ -159,15 +130,12 @@ class CheckedShards:
         self._count, self.digest = count, digest
 
     def count_users(self) -> int:
-        """Number of records: each is a unit of its own."""
         return self._count
 
     def unit_notes(self) -> tuple[str, ...]:
-        """Notes of a certificate on the unit of privacy: none, as it is one record."""
         return ()
 
     def total(self, step: Step[Any]) -> Any:
-        """Sum of a step over all parts."""
         return sum(self._shards.map(step, self._of_rows))
 
     def __repr__(self) -> str:
@@ -175,7 +143,6 @@ class CheckedShards:
 
 
 def _divided(parts: Any, batch_size: int) -> Iterator[Part]:
-    """The parts, each a function that can be pickled."""
     if hasattr(parts, "select") and hasattr(parts, "column_names"):  # a dataset of Hugging Face
         for start in range(0, len(parts), batch_size):
             yield functools.partial(rows_of, parts.select(range(start, min(start + batch_size, len(parts)))))
@@ -203,7 +170,6 @@ def _divided(parts: Any, batch_size: int) -> Iterator[Part]:
 
 
 def _spans(path: Path) -> Iterator[tuple[int, int]]:
-    """First and last byte of parts that begin and end with a line."""
     size, start = path.stat().st_size, 0
     with path.open("rb") as lines:
         while start < size:
@@ -224,7 +190,6 @@ def _scan(records: PrivateRecords, labels: Sequence[str] | None) -> _Scan:
 
 
 def _results(step: Step[T], read: Callable[[Any], PrivateRecords], batch_size: int, part: tuple[int, Part]) -> list[T]:
-    """Results of a step over one part, one per batch."""
     number, rows = part
     results: list[T] = []
     try:
@@ -237,7 +202,6 @@ def _results(step: Step[T], read: Callable[[Any], PrivateRecords], batch_size: i
 
 
 def _in_processes(work: Callable[[Any], T], parts: Sequence[Any], workers: int) -> Iterator[T]:
-    """Yield a result per part, in no order. If a worker dies, the parts that are not done are handed out again."""
     try:
         pickled, tasks = pickle.dumps(work), [pickle.dumps(part) for part in parts]
     except Exception as error:
@@ -279,12 +243,11 @@ def _handed_out(pickled: bytes, left: dict[int, bytes], workers: int) -> Iterato
 
 
 _task: Callable[[Any], Any] | None = None
-"""Of a worker's process."""
 
 
 def _open(pickled: bytes) -> None:
-    global _task  # what a pool's initializer leaves for its tasks
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is told to all of a terminal: the first process ends the rest
+    global _task  # set by a pool's initializer for its tasks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the first process ends the rest
     for threads in _THREADS:  # as many threads in every worker as there are processors are slower
         os.environ.setdefault(threads, "1")
     _task = pickle.loads(pickled)  # noqa: S301  # made by the process that started this one
@@ -298,9 +261,8 @@ def _work(part: bytes) -> Any:
 def _on_ray(
     dataset: Any, step: Step[T], read: Callable[[Any], PrivateRecords], workers: int, batch_size: int
 ) -> Iterator[T]:
-    """Yield a result per batch, in no order. Ray gives the batch of a worker that died to another one."""
     ray = importlib.import_module("ray.data")
-    # Tasks, not actors: these would keep the processors that reading asks for, and wait for its rows.
+    # Tasks, not actors, which would keep the processors that reading needs.
     rows = dataset.map_batches(
         functools.partial(_result, step, read),
         compute=ray.TaskPoolStrategy(size=workers),
@@ -322,7 +284,7 @@ def _on_ray(
 
 
 def _result(step: Step[Any], read: Callable[[Any], PrivateRecords], batch: Any) -> dict[str, list[bytes]]:
-    """Result of a step over a batch, or the error without text: Ray logs what is raised."""
+    """Return a result, or its error without text: Ray logs errors."""
     result: Any
     try:
         result = run_redacted(lambda held: step(read(held)), PrivateArgs(batch), READING)

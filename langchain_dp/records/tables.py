@@ -1,4 +1,4 @@
-"""Examples row by row, from tables, documents, objects and files. No library is imported for it."""
+"""Examples row by row, without importing their libraries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from langchain_dp.redact import PrivateArgs, run_redacted
 
 
 def rows_of(examples: object) -> Iterable[Any]:
-    """Return the rows of any input.
-
-    Args:
-        examples: A DataFrame of pandas or polars, an Arrow table, a path, or something iterable: a list, a generator,
-            a dataset of Hugging Face, of which numbers that stand for classes become their names.
-    """
+    """Return the rows of any input. Class numbers become names."""
     if isinstance(examples, (str, PathLike)):
         return read_file(examples)
     if hasattr(examples, "iloc") and not hasattr(examples, "columns") and isinstance(examples, Iterable):
@@ -51,7 +46,6 @@ def rows_of(examples: object) -> Iterable[Any]:
 
 
 def _in_python(examples: object) -> Any:
-    """Return a dataset of Hugging Face with Python's own values, from any format. Other inputs pass."""
     with_format, features = getattr(examples, "with_format", None), getattr(examples, "features", None)
     if not callable(with_format) or not isinstance(features, Mapping):
         return examples
@@ -64,7 +58,6 @@ def _in_python(examples: object) -> Any:
 
 
 def _classes(dataset: object) -> dict[str, list[str]]:
-    """Column -> names that its numbers stand for (``ClassLabel``), of a dataset of Hugging Face. They are public."""
     features = getattr(dataset, "features", None)
     columns = features.items() if isinstance(features, Mapping) else ()
     return {name: list(feature.names) for name, feature in columns if hasattr(feature, "int2str")}
@@ -78,10 +71,7 @@ def _named(row: Any, classes: Mapping[str, list[str]]) -> Any:
 
 
 def fields_of(example: object) -> Mapping[str, Any] | None:
-    """Return one example as a mapping. None without named fields.
-
-    Of a document the text is ``page_content``, and the other fields are its metadata.
-    """
+    """Return one example as a mapping. None without named fields."""
     if isinstance(example, Mapping):
         return _by_text(example)
     if isinstance(example, type):
@@ -102,7 +92,7 @@ def fields_of(example: object) -> Mapping[str, Any] | None:
 
 
 def _by_text(row: Mapping[Any, Any]) -> Mapping[str, Any]:
-    """A row whose columns have names: those of a table without a header are called "0", "1", ..."""
+    """Name unnamed columns: "0", "1", ..."""
     if all(isinstance(name, str) for name in row):
         return row
     return {str(name) if isinstance(name, Integral) else name: value for name, value in row.items()}

@@ -1,4 +1,4 @@
-"""Private answers in free text: each one is a round of one text, written from private examples."""
+"""Private answers in free text: each one is a round of one text."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ _WHEN = "while an answer was written"
 
 @dataclasses.dataclass(repr=False)
 class _PartialAnswer:
-    """An answer that is charged and not whole. Its number draws the same members whenever it continues.
+    """A charged answer that is not whole. Its number draws the same members again.
 
-    While ``drawing``, a token is drawn and not in ``tokens`` yet. Such an answer does not continue, or the token would
-    be drawn again.
+    While ``drawing``, it never continues: the token would be drawn twice.
     """
 
     number: int
@@ -75,49 +74,32 @@ class _PartialAnswer:
 
 
 class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
-    """Answers questions in free text, in the manner of private examples: support replies, summaries, descriptions.
+    """Answers questions in free text, in the manner of private examples.
 
-    Every record takes part in an answer by a secret coin. The records that do move the model's own guess of the next
-    token, each by no more than a clip. So style and common knowledge of the records come through. A fact that few of
-    them hold CANNOT: this is no search over documents.
+    Every record takes part by a secret coin, and moves the model's guess of the next token by no more than a clip.
+    Style and common knowledge come through. A fact that few records hold CANNOT. ``budget``, ``ledger``, ``name``,
+    ``candidates``, ``temperature``, ``chat`` and ``made_with`` are as of :class:`DPExampleSynthesizer`.
 
     Args:
-        model: Engine that scores next tokens. It sees the records: it must run inside the trust boundary.
-        examples: Private records: mappings with ``text``, ``label`` (here the reply) and other fields of the template,
-            or another source that ``PrivateRecords`` takes: a DataFrame, documents, a path. For other names of text and
-            reply: ``PrivateRecords(rows, text_key="question", label_key="answer")``, and the same names in the
-            template.
-        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged, or the path of one that is opened with the whole ``budget``.
+        model: Engine that scores next tokens, inside the trust boundary: it sees the records.
+        examples: Private records, as ``PrivateRecords`` takes them, with ``label`` as reply.
         max_queries: Answers that the noise is made for. The same question again is free.
-        name: Name of the plan in the ledger.
-        members: Records that are expected to take part in one answer.
-        max_new_tokens: Tokens of an answer at most. No more than 512.
-        sampling_probability: Rate of the records. None: ``members`` over their number, where that is public. Of a
-            resumed plan, the rate that it was reserved with.
+        members: Records expected in one answer.
+        max_new_tokens: Tokens of an answer, at most 512.
+        sampling_probability: Rate of the records. None: ``members`` over their number, where that is public.
         prompts: Templates.
-        candidates: Most probable tokens of the public model that are considered at each step.
-        temperature: Of the distribution that a token is drawn from.
-        chat: Use the model's chat template.
-        answer_cache_size: Answers to keep, so that the same question is free. The least recently asked go first. A
-            partial answer is kept, too, and continues when the same question is asked again.
-        quotas: Shares of ``max_queries`` per user. Every call then names a user, in
-            ``config={"configurable": {"user_id": "team-7"}}``. Kept answers stay free for all of them.
-        made_with: Certificates of runs whose released text stands in ``prompts``, where the text was read from a file
-            or formatted. The certificate adds up their cost. Text from a run of this package, or from
-            :func:`~langchain_dp.opt.load_prompt`, carries its cost itself.
-        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+        answer_cache_size: Answers to keep, partial ones too.
+        quotas: Shares of ``max_queries`` per user, named by ``config={"configurable": {"user_id": "team-7"}}``.
 
     Raises:
-        InvalidParameter: A value is out of bounds, or the engine does not score next tokens.
+        InvalidParameter: The engine does not score next tokens.
         BudgetExceeded: The ledger has no room for the plan.
         PlanError: The ledger holds another plan under this name.
 
     Formal guarantee:
-        All answers together are (epsilon, delta)-differentially private in the records, with the budget's neighbours,
+        All answers together are (epsilon, delta)-differentially private in the records, with the budget's neighbors,
         for any questions in any order. Each answer is charged one
-        :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn. How long an answer takes is
-        outside of it.
+        :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn. Its time is not covered.
 
     Examples:
         >>> replies = DPAnswerGenerator(model=LlamaCppEnsemble(), examples=tickets, budget=PrivacyBudget(3.0))
@@ -223,16 +205,11 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return plan, Design(most, noise, len(self._records) if counted else None)
 
     def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002  # Runnable's name
-        """Release one answer.
-
-        Args:
-            input: The question: a string, or a mapping with the template's variables.
-            config: LangChain config. Its callbacks see question and answer, never the records.
-            **kwargs: None are taken.
+        """Release one answer. Callbacks see question and answer, never the records.
 
         Raises:
             InvalidParameter: The question is empty or too long. Nothing was spent.
-            BudgetExceeded: The plan is used up, or the user's share of it (``QuotaExceeded``). The model was not asked.
+            BudgetExceeded: The plan, or the user's share of it (``QuotaExceeded``), is used up.
             PlanError: The plan has quotas, and the config names no user of them. Nothing was spent.
             ModelUnavailable: The model does not answer public text, and nothing was spent. Or it failed within the
                 answer, which continues free when the same question is asked again.
@@ -241,10 +218,9 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return "".join(self._streamed(input, config, whole=True))
 
     def stream(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[str]:  # noqa: A002
-        """Release one answer piece by piece, each as soon as it is drawn.
+        """Release one answer, each piece as soon as it is drawn. Meanwhile, the same question is charged.
 
-        While it lasts, the same question is a new one and charged: nobody can wait for a slow reader. A stream that is
-        closed before its end continues free when the same question is asked.
+        A stream closed early continues free when the question is asked.
         """
         reject_extra_kwargs(kwargs)
         yield from self._streamed(input, config, whole=False)
@@ -254,7 +230,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return self._transform_stream_with_config(iter([question]), pieces, config)  # type: ignore[arg-type]  # it passes a config to functions that take one
 
     async def ainvoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> str:  # noqa: A002
-        """Async twin of :meth:`invoke`, in a worker thread."""
+        """Async twin of :meth:`invoke`."""
         reject_extra_kwargs(kwargs)
         return await run_in_executor(config, self.invoke, input, config)
 
@@ -264,7 +240,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[str]:
-        """Async twin of :meth:`stream`: every token is drawn in a worker thread."""
+        """Async twin of :meth:`stream`."""
         pieces = self.stream(input, config, **kwargs)
         try:
             while (piece := await run_in_executor(config, next, pieces, None)) is not None:
@@ -282,7 +258,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         arg_types: Mapping[str, type] | None = None,
         exit_behavior: ExitBehavior = "continue",
     ) -> BaseTool:
-        """Return a tool for an agent. Arguments and errors as of :meth:`langchain_dp.icl.DPICLClassifier.as_tool`."""
+        """Return a tool, as :meth:`langchain_dp.icl.DPICLClassifier.as_tool`."""
         if arg_types is not None:
             raise InvalidParameter("Expected arg_types to be None: the arguments are texts. Give args_schema=.")
         return private_tool(
@@ -297,9 +273,8 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
             args_schema=args_schema,
         )
 
-    # LangChain gives the config to what has an argument of this name.
+    # LangChain gives the config to functions with this argument.
     def _pieces(self, questions: Iterator[Question], config: RunnableConfig, *, whole: bool) -> Iterator[str]:
-        """Yield pieces of answers. ``whole`` waits for the same question of another caller, and shares its answer."""
         user_id = user_of(self._plan, config)
         for question in questions:
             asked, epoch = self._asked(question), self._cache_epoch()
@@ -330,11 +305,11 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
                     self._answers.keep(asked, answer, epoch)
 
     def _cache_epoch(self) -> int:
-        """Forgetting a record starts a new epoch, except where it would show that the record existed."""
+        """Return an epoch that forgetting raises, unless that showed the record."""
         return self._forgotten if count_is_public(self._ledger.budget.neighbors) else 0
 
     def _begun(self, asked: str, user_id: str | None, epoch: int) -> _PartialAnswer:
-        """The partial answer of this question, or a new one: checked and charged, in this order."""
+        """Return a partial answer, or a new one: checked, then charged."""
         check_environment()
         partial = self._broken_off.take(asked, epoch)
         # A forked parent continues it, too.
@@ -343,18 +318,17 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         self._remaining.warn_if_low(user_id)
         self._check_room(asked)
         if self._remaining.answers(user_id):
-            # Once also with as many members, which show no record.
+            # Once also with as many members, without records.
             self._writer.check_answers(public_prompt(self.prompts.head, asked), self.prompts.shown_as(INVENTED))
         self._plan.spend(self._design.noise.event, caller=self._name, user_id=user_id)
         with self._lock:
             return _PartialAnswer(self._rng.randbelow(2**128), [], forks.process())
 
     def _kept_for_records(self) -> int:
-        """Half of the prompt: so a record is shown alike to every question, and none is left out."""
+        """Half of the prompt: every question shows a record alike."""
         return self._engine.max_prompt_tokens // 2
 
     def _check_record_fits(self) -> None:
-        """Refuse public text beside which records would be cut to nothing."""
         half, head = self._kept_for_records(), count_publicly(self._engine, self.prompts.head)
         if self._room.remaining(half, self.prompts.head, self.prompts.shown_as("")) < LEAST:
             raise InvalidParameter(
@@ -363,7 +337,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
             )
 
     def _written(self, asked: str, answer: _PartialAnswer) -> Iterator[str]:
-        """Draw the members, ask them, draw a token: after the charge."""
+        """Draw members, then tokens: after the charge."""
         most = self._room.remaining(self._kept_for_records(), self.prompts.head)
         with self._lock:
             drawn = KeyedCoins(self._key, self._slots).drawn(answer.number, self._design.rate)
@@ -409,12 +383,9 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return self.prompts.asked(question, text_key=self._records.text_key)
 
     def plan(self) -> AnswersPlan:
-        """Forecast the cost of all answers and whether they are worth it. Spends nothing.
+        """Forecast cost and worth. Spends nothing.
 
-        A new generator reserves its budget. For a forecast before that, make one without ``ledger=``, with a ledger in
-        memory, or use ``langchain-dp plan answers``.
-
-        Token counts come from the records: do not publish them.
+        A new generator has reserved its budget already. Token counts come from the records: do not publish them.
 
         Examples:
             >>> print(replies.plan())
@@ -423,7 +394,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return planned_answers(self._engine, self.prompts, budget, self._design, self._records)
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of all answers at this moment."""
+        """Return the promise now."""
         return certified(
             self._plan, self._design, self._engine, self._rng,
             "the local model sees the records and the questions; the answers alone leave", round_up=True,
@@ -431,38 +402,29 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
 
     @property
     def quotas(self) -> Quotas | None:
-        """Shares of the users, if the plan has any."""
         return self._plan.quotas
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """The user, if there are ``quotas``."""
         return user_specs(self._plan)
 
     @property
     def certificate_model(self) -> str:
-        """The model as certificates name it."""
         return self._engine.name
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a public text, as the model counts them."""
+        """Count public tokens."""
         return count_publicly(self._engine, text)
 
     def answers_left(self, *, user_id: str | None = None) -> int:
-        """Number of answers that the plan still covers. With ``user_id``, also the share of that user.
-
-        Raises:
-            PlanError: The plan has no account for the user.
-        """
+        """Count answers that the plan, or a user's share, still covers."""
         return self._remaining.answers(user_id)
 
     def forget(self, record_id: str) -> None:
-        """Remove a record. It takes part in no later answer, and answers from before are not released again.
+        """Remove a record from later answers, and earlier answers from the cache.
 
-        (Under add/remove they are: a question that costs again would show that the record existed.)
-
-        Raises:
-            InvalidParameter: There is no such record.
+        Under add/remove these stay: a question that costs again would show that the record existed. InvalidParameter:
+        It is unknown.
         """
         with self._lock:
             self._records.forget(record_id)

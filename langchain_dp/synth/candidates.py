@@ -1,4 +1,4 @@
-"""Private examples without showing a record to a model: public candidates, chosen by private votes."""
+"""Public candidates, chosen by private votes."""
 
 from __future__ import annotations
 
@@ -38,18 +38,13 @@ _MARKER = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s*")
 def write_candidates(
     model: Runnable[Any, Any], task: str, *, topics: int | Sequence[str] = 40, per_topic: int = 8
 ) -> list[str]:
-    """Let a model write public candidates: a list of topics first, then texts about each.
-
-    The model sees the description of the task and nothing else, so it may run in a cloud, and the calls may be traced.
+    """Let a model write public candidates.
 
     Args:
-        model: A chat model or LLM. A higher temperature gives more variety.
-        task: Kind of the texts, in public words, such as "support tickets of an online shop".
+        model: A chat model or LLM, which sees the task alone.
+        task: Kind of the texts, in public words.
         topics: Number of topics, or the topics themselves.
         per_topic: Texts to ask for per topic.
-
-    Returns:
-        Different texts, in the order in which they were written.
 
     Raises:
         ModelUnavailable: The model wrote no list.
@@ -90,16 +85,14 @@ def _lines(model: Runnable[Any, Any], prompt: str) -> list[str]:
 class DPExampleSelector:
     """Chooses examples for each label among public candidates, by private votes.
 
-    Each private record votes for the candidates that a public encoder finds nearest to it. The votes are counted per
-    label, with noise, and the candidates with the most votes become the label's examples. No model sees a record, and
-    the texts are fluent, since a model wrote them from public words alone.
+    Each private record votes for the candidates nearest to it. Those with the most noisy votes become the label's
+    examples. No model sees a record.
 
     Args:
-        candidates: Public texts, e.g. of :func:`write_candidates`. Some hundreds are good. They must not be private.
-        encoder: Public encoder. :class:`~langchain_dp.aggregate.StaticEncoder` by default.
+        candidates: Public texts, some hundreds, e.g. of :func:`write_candidates`.
+        encoder: Public encoder. None: :class:`~langchain_dp.aggregate.StaticEncoder`.
         per_label: Examples per label.
-        nearest: Candidates that one record votes for. Its votes weigh 1/sqrt(nearest) each, which costs as much as one
-            whole vote and carries farther through the noise.
+        nearest: Candidates that one record votes for, by 1/sqrt(nearest) each, which costs as much as one whole vote.
         trust_opaque_model: Accept an encoder class of your own, at your word that it keeps no texts.
 
     Formal guarantee:
@@ -109,7 +102,7 @@ class DPExampleSelector:
         Gaussian noise. The choice is post-processing. Candidates are public.
 
     References:
-        Lin et al. 2024 and Xie et al. 2024 (private evolution: private votes for public candidates).
+        Lin et al. 2024 and Xie et al. 2024 (private evolution).
 
     Examples:
         >>> candidates = write_candidates(model, "support tickets of an online shop")
@@ -149,23 +142,18 @@ class DPExampleSelector:
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> SyntheticExamples:
-        """Release examples for each label.
-
-        With a ledger in a file, the same records under the same name get the same examples again, at no cost.
+        """Release examples for each label. In a file ledger, the same records and name get the same ones again, free.
 
         Args:
-            examples: Private examples, mappings with ``text`` and ``label``, or another input of
-                :class:`~langchain_dp.PrivateRecords`.
+            examples: Private examples, as of :class:`~langchain_dp.PrivateRecords`.
             labels: The public labels.
             budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
             ledger: Ledger to charge, or a path.
             name: Name of the release in the ledger.
-            made_with: Certificates of released text among the candidates, where the text does not carry its cost.
-            not_private_seed: Reproducible noise. The certificate says that the result is not private.
+            made_with: Certificates of released candidates that do not carry their cost.
+            not_private_seed: Reproducible noise, which is not private.
 
-        Raises:
-            InvalidParameter, BudgetExceeded, ModelUnavailable, PlanError: As
-                :meth:`~langchain_dp.aggregate.DPPrototypeClassifier.fit`.
+        Raises: As :meth:`~langchain_dp.aggregate.DPPrototypeClassifier.fit`.
         """
         given = tuple(given_labels(labels))
         records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), given), READING)
@@ -202,7 +190,7 @@ class DPExampleSelector:
         return noisy
 
     def _total(self, records: PrivateRecords, labels: Sequence[str]) -> Whole:
-        """Votes per label and candidate in grid steps. The records of a user share the user's weight."""
+        """Sum votes, (labels, candidates), in grid steps. A user's records share one weight."""
         users = records.users()
         names = [name for group in users for name in group]
         rows = {label: row for row, label in enumerate(labels)}
@@ -221,7 +209,6 @@ class DPExampleSelector:
 
 
 def _leading(noisy: Floats, count: int) -> list[list[int]]:
-    """Places of the candidates with the most votes, per label. A candidate counts for the label where it has most."""
     own = noisy.argmax(axis=0) == np.arange(len(noisy))[:, None]
     return [
         np.lexsort((-row, ~mine))[: min(count, max(int(mine.sum()), 1))].tolist()

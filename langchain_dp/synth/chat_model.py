@@ -1,4 +1,4 @@
-"""Private answers as a chat model: the last human message is the question, and the answer streams."""
+"""Private answers as a chat model."""
 
 from __future__ import annotations
 
@@ -18,18 +18,14 @@ from langchain_dp.synth.answers import DPAnswerGenerator
 class ChatDPGenerator(PrivateChat):
     """A chat model that answers in the manner of private examples, and streams each token as it is drawn.
 
-    The question is the text of the last human message. Earlier messages are used where the generator's template names
-    ``{history}``. Tools are refused. Every reply, or the last chunk of a stream, carries the certificate in
-    ``response_metadata["dp"]`` as plain JSON values. ``stop`` cuts the released answer, which is post-processing: the
-    rest is written and paid for, and the answer comes in one piece. A stream that is closed before its end goes on
-    when the same question is asked again.
+    The question is the last human message. Earlier ones fill ``{history}``. Certificates are in
+    ``response_metadata["dp"]``. ``stop`` cuts the released answer: the rest is written and paid for.
 
     Args:
         generator: The private generator that answers.
 
     Raises:
-        InvalidParameter: There is no human message with text, ``stop`` is no list of strings, or the generator has
-            ``quotas``.
+        InvalidParameter: There is no human message, ``stop`` is no list of strings, or the generator has ``quotas``.
 
     Formal guarantee:
         That of the generator. The chat model only renders released answers.
@@ -103,5 +99,4 @@ class ChatDPGenerator(PrivateChat):
 
 
 def _cut(text: str, ends: tuple[str, ...]) -> str:
-    """The text up to the first of some strings."""
     return text[: min((text.find(end) for end in ends if end in text), default=len(text))]

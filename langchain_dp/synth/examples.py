@@ -1,4 +1,4 @@
-"""Released examples with their certificate: a list that may be shown to anybody and kept."""
+"""Released examples with their certificate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SyntheticExample:
     Args:
         text: The text.
         label: Its label.
-        dropped: Why a filter left it out. Empty for examples.
+        dropped: Why a filter left it out.
 
     Examples:
         >>> SyntheticExample("The parcel is late.", "delivery").row()
@@ -43,14 +43,14 @@ class SyntheticExample:
     dropped: str = ""
 
     def row(self) -> dict[str, str]:
-        """As a mapping with ``text`` and ``label``."""
+        """Return ``text`` and ``label``."""
         return {"text": self.text, "label": self.label}
 
 
 class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
     """Released examples with their certificate. They are no longer private: every use is free.
 
-    A sequence of the examples that the filters kept. :attr:`dropped` holds the others, which were released, too.
+    A sequence of the examples that the filters kept.
 
     Args:
         examples: All released texts, in the order of their release.
@@ -81,18 +81,18 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
 
     @property
     def dropped(self) -> tuple[SyntheticExample, ...]:
-        """Texts that the public filters left out, each with its reason."""
+        """Released texts that filters left out."""
         return tuple(one for one in self._released if one.dropped)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the run, in its order. Of a list made by hand, those of its examples."""
+        """Labels of the run."""
         named = self.settings.get("labels") or dict.fromkeys(one.label for one in self._released)
         return tuple(named)
 
     @property
     def descriptions(self) -> dict[str, str]:
-        """Label -> its description for the model, or the label itself."""
+        """Description of each label."""
         named = self.settings.get("labels")
         return released(
             dict(named) if isinstance(named, Mapping) else {each: each for each in self.labels}, self._costs
@@ -100,14 +100,13 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
 
     @property
     def instruction(self) -> str:
-        """The task in words for any model: the labels, each with its description."""
+        """The task in words."""
         lines = [f"- {label}: {text}" if text != label else f"- {label}" for label, text in self.descriptions.items()]
         text = "\n".join(["Sort the text into one of these, and answer with its name alone:", *lines])
         return ReleasedText(text, self._costs)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, *_: object) -> dict[str, Any]:
-        """Schema for LangChain: rows of text and label."""
         names = ("text", "label")
         row = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
         return {"title": cls.__name__, "type": "array", "items": row}
@@ -138,7 +137,6 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
         return f"SyntheticExamples({len(self)} kept, {len(self.dropped)} dropped, {self.certificate!r})"
 
     def __str__(self) -> str:
-        """Eight examples, the promise, and how many there are."""
         some = [f"{one.label}: {' '.join(one.text.split())}" for one in self.balanced(8)]
         why = ", ".join(f"{number} {reason}" for reason, number in Counter(one.dropped for one in self.dropped).items())
         counts = f"{len(self)} examples, {len(self.dropped)} left out by the filters{f' ({why})' if why else ''}"
@@ -147,22 +145,18 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
         return "\n".join([*some, "", str(self.certificate), "", counts])
 
     def balanced(self, count: int) -> tuple[SyntheticExample, ...]:
-        """The first ``count`` examples, the labels in turn."""
+        """Return examples, labels in turn."""
         validate.integer("count", count, at_least=0)
         queues = {label: [one for one in self._kept if one.label == label] for label in self.labels}
         turns = [one for turn in range(len(self._kept)) for queue in queues.values() for one in queue[turn : turn + 1]]
         return tuple(turns[:count])
 
     def rows(self) -> list[dict[str, str]]:
-        """Mappings with ``text`` and ``label``."""
+        """Return texts and labels."""
         return [one.row() for one in self._kept]
 
     def as_few_shot_prompt(self, count: int | None = None) -> FewShotChatMessagePromptTemplate:
-        """Examples as turns of a chat: the text is the human's, the label the model's answer.
-
-        Args:
-            count: How many, the labels in turn. None is all.
-        """
+        """Return ``count`` examples, or all, as turns of a chat."""
         count = len(self) if count is None else validate.integer("count", count, at_least=1)
         return FewShotChatMessagePromptTemplate(
             examples=[one.row() for one in self.balanced(count)],
@@ -171,13 +165,9 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
         )
 
     def as_chat_prompt(self, count: int | None = None) -> ChatPromptTemplate:
-        """A whole prompt for any chat model: :attr:`instruction` as system message, examples as turns, then ``text``.
-
-        Args:
-            count: As in :meth:`as_few_shot_prompt`. 0 shows the descriptions alone.
-        """
+        """Return a chat prompt: :attr:`instruction`, ``count`` examples as turns, then ``text``."""
         count = len(self) if count is None else validate.integer("count", count, at_least=0)
-        # As messages: LangChain serialises no few-shot prompt.
+        # As messages: LangChain serializes no few-shot prompt.
         turns = self.as_few_shot_prompt(count).format_messages() if count else []
         system = SystemMessage(str(self.instruction))
         template = ChatPromptTemplate.from_messages([system, *turns, ("human", "{text}")])
@@ -185,16 +175,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
         return template
 
     def chain(self, model: Runnable[Any, Any], count: int | None = None) -> Runnable[Any, str]:
-        """A classifier on these examples: :meth:`as_chat_prompt`, the model, and the label that it names.
-
-        Args:
-            model: Any chat model. It sees the released examples, and the text to classify.
-            count: As in :meth:`as_chat_prompt`.
-
-        Returns:
-            A Runnable from ``{"text": ...}`` to a label. An answer that names no label, or several, raises LangChain's
-            ``OutputParserException``.
-        """
+        """Return a classifier on these examples. An answer that names no one label raises ``OutputParserException``."""
         if not isinstance(model, Runnable):
             raise InvalidParameter(
                 f"Expected model of type {type(model).__name__} to be a chat model, or another Runnable."
@@ -202,10 +183,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
         return self.as_chat_prompt(count) | model | label_parser({label: label for label in self.labels})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write JSON lines, whole or not at all: the certificate and the settings, then one released text per line.
-
-        Examples of a ``not_private_seed`` are readable by their owner only.
-        """
+        """Write JSON lines, with certificate and settings first."""
         write_whole(Path(path), "".join(self._lines()), owner_only=not self.certificate.private)
 
     def _lines(self) -> list[str]:
@@ -215,7 +193,7 @@ class SyntheticExamples(InNotebooks, Sequence[SyntheticExample]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SyntheticExamples:
-        """Read a file that :meth:`save` wrote. InvalidParameter: The file is of another kind."""
+        """Read a saved file."""
         examples: SyntheticExamples = run_redacted(cls._loaded, PrivateArgs(Path(path)), "while examples were read")
         return examples
 

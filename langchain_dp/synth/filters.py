@@ -1,4 +1,4 @@
-"""Public filters of released texts. Post-processing: they cost nothing."""
+"""Public filters of released texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langchain_dp.synth.journal import WrittenText
 
 Reason = Literal["", "empty", "short", "repeats the request", "twice"]
 
-# What closes behind an end belongs to its sentence. Chinese and Japanese put no blank behind it.
+# Closing marks behind an end belong to its sentence. Chinese and Japanese put no blank behind it.
 _SENTENCE = re.compile(
     r"[.!?\u2026\u061f\u06d4\u0964][\"')\]\u2019\u201d\xbb]*(?=\s|$)|[\u3002\uff01\uff1f][\u300d\u300f\u201d\uff09]*"
 )
@@ -21,11 +21,7 @@ _SENTENCE = re.compile(
 def judged(
     written: Sequence[WrittenText], min_words: int, descriptions: Collection[str], *, cue: str
 ) -> list[tuple[WrittenText, Reason]]:
-    """Return each text as the examples show it, with the reason why it is dropped, or "".
-
-    A text without its own end is cut after its last whole sentence. A text is cut where it continues with the prompt's
-    next ``cue``. It must have ``min_words`` (letters, in writing without spaces), and must not repeat a description.
-    """
+    """Return each text, cut to whole sentences before the next ``cue``, and its fault or ""."""
     seen = {_folded(description) for description in descriptions}
     requests, judgements = frozenset(seen), list[tuple[WrittenText, Reason]]()
     for one in written:

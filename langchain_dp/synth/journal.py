@@ -1,9 +1,7 @@
 """Journal of a synthesis: no released text is lost, and no round is drawn or paid for twice.
 
-A round is charged before a text begins, and a token is noted before its draw. A token without a stored outcome is not
-drawn again, since its value may be the reason: the text is given up. So is a text that was resumed five times without
-another token. A round with a drawn token continues over the same records only. Giving up the rest instead would reveal,
-by the number of texts, that something has changed.
+A token is noted before its draw. Without a stored outcome it is not drawn again, since its value may be the reason. A
+begun round continues over the same records only: the number of texts must not reveal a change.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ Ended = Literal["end", "length", "lost"]
 
 @dataclasses.dataclass(frozen=True)
 class WrittenText:
-    """One released text. ``ended`` is "end", "length" at the largest number of tokens, or "lost" if given up."""
+    """One released text. ``ended`` is "length" at the token limit, "lost" if given up."""
 
     number: int
     label: str
@@ -31,10 +29,7 @@ class WrittenText:
 
 @dataclasses.dataclass(frozen=True)
 class PartialText:
-    """The text that is being written: its tokens have not left yet.
-
-    While ``drawing``, the outcome of a draw is not stored. ``tries`` counts resumptions since the last token.
-    """
+    """The text being written. ``tries`` counts resumptions since its last token."""
 
     number: int
     label: str
@@ -44,13 +39,13 @@ class PartialText:
 
     @property
     def blank(self) -> bool:
-        """Return whether no token was, or may have been, drawn."""
+        """Whether nothing was drawn."""
         return not (self.tokens or self.drawing)
 
 
 @dataclasses.dataclass(repr=False, kw_only=True)
 class SynthesisJournal(RunJournal):
-    """State of one run: its constants as plain values, released texts, and the text that is not whole."""
+    """Public constants, released texts, and the text that is not whole."""
 
     VERSION: ClassVar[int] = 5
 
@@ -62,7 +57,6 @@ class SynthesisJournal(RunJournal):
         return f"SynthesisJournal({len(self.written)} texts)"
 
     def state(self) -> dict[str, Any]:
-        """Fields beside the common ones."""
         return {
             "design": dict(self.design),
             "written": [dataclasses.astuple(text) for text in self.written],
@@ -71,7 +65,6 @@ class SynthesisJournal(RunJournal):
 
     @classmethod
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
-        """Read the fields of :meth:`state`."""
         journal = cls(**common, design=fields["design"], written=[WrittenText(*text) for text in fields["written"]])
         if fields["under_way"] is not None:
             number, label, tokens, drawing, tries = fields["under_way"]
@@ -81,7 +74,6 @@ class SynthesisJournal(RunJournal):
         return journal
 
     def _is_sound(self) -> bool:
-        """Return whether the texts belong to the run, each once."""
         partial = self.under_way
         places = [(text.number, text.label) for text in self.written]
         places += [] if partial is None else [(partial.number, partial.label)]
@@ -94,30 +86,25 @@ class SynthesisJournal(RunJournal):
         )
 
     def there(self) -> set[tuple[int, str]]:
-        """Round and label of every written text."""
         return {(text.number, text.label) for text in self.written}
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of the run, in the order in which the texts of a round are written."""
         return tuple(self.settings["labels"])
 
     def _missing(self) -> list[str]:
-        """Labels that the last round with a text lacks."""
         last = [text.label for text in self.written if text.number == self.written[-1].number]
         return [label for label in self.labels if label not in last] if last else []
 
     def has_begun(self) -> bool:
-        """Return whether a round is incomplete of which a token may have been drawn."""
         return bool((self.under_way is not None and not self.under_way.blank) or self._missing())
 
     def drawn(self, number: int, label: str) -> tuple[Token, ...]:
-        """Tokens of a text so far."""
         text = self.under_way
         return text.tokens if text is not None and (text.number, text.label) == (number, label) else ()
 
     def take_up(self, number: int, label: str) -> bool:
-        """Store that a text is begun or resumed. Return False if it was resumed too often."""
+        """Store that a text resumes. False if too often."""
         text = self.under_way
         if text is not None and text.tries == TRIES:
             return False
@@ -126,35 +113,30 @@ class SynthesisJournal(RunJournal):
         return True
 
     def draw(self, number: int, label: str) -> None:
-        """Store that a token of a text is being drawn."""
         text = self.under_way or PartialText(number, label)
         if (text.number, text.label) != (number, label):
             raise PlanError("Another text of this run is under way. Invoke again to go on with it.")
         self.update(under_way=dataclasses.replace(text, drawing=True))
 
     def add(self, token: Token) -> None:
-        """Store the token that was being drawn."""
         assert self.under_way is not None  # draw()
         tokens = (*self.under_way.tokens, token)
         self.update(under_way=dataclasses.replace(self.under_way, tokens=tokens, drawing=False, tries=0))
 
     def keep(self, text: WrittenText) -> None:
-        """Store a text. Only stored texts may leave, also to a reader in another thread."""
+        """Store a text. Only stored texts may leave."""
         self.update(written=[*self.written, text], under_way=None)
 
     def give_up(self) -> None:
-        """Store that the partial text is lost."""
         if self.under_way is not None:
             self.keep(WrittenText(self.under_way.number, self.under_way.label, "", "lost"))
 
     def give_up_round(self) -> None:
-        """Store that all missing texts of the round that has begun are lost."""
         self.give_up()
         for label in self._missing():
             self.keep(WrittenText(self.written[-1].number, label, "", "lost"))
 
     def follows(self, older: SynthesisJournal) -> bool:
-        """Return whether this state is a later one than ``older``, or the same."""
         then, now = older.under_way, self.under_way
         if self.written[: len(older.written)] != older.written:
             return False

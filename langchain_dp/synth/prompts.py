@@ -1,4 +1,4 @@
-"""Prompts that show the local model one record, and ask for a text or an answer. All but the record is public."""
+"""Prompts that show the local model one record. All other text is public."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from langchain_dp.errors import InvalidParameter
 
 
 class _ShowsRecord:
-    """Base of the templates: the private part of a prompt shows one record."""
+    """Base of the templates."""
 
     record: str
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Names of the record's variables, in order."""
+        """Names of variables."""
         return variables_of(self.record)
 
     def shown(self, record: Mapping[str, Any], *, room: PromptBudget | None = None, tokens: int = 0) -> str:
-        """Return the record as its prompt shows it. Private. ``room`` cuts long fields, to at most ``tokens``."""
+        """Fill in a record. Private. ``room`` cuts long fields."""
         texts = [str(record[name]).strip() for name in self.variables]
         return self._filled(texts if room is None else room.truncate(texts, whole=self._filled, tokens=tokens))
 
     def shown_as(self, text: str) -> str:
-        """Return a record that holds this public text in every field."""
+        """Fill in public text."""
         return self.shown(dict.fromkeys(self.variables, text))
 
     def _filled(self, texts: Sequence[str]) -> str:
@@ -40,9 +40,9 @@ class SynthesisPrompts(_ShowsRecord):
 
     Args:
         record: Template of one record. Its variables are keys of an example.
-        head: Text before the record. ``{description}`` is the description of the label.
-        before: Text before each record, and before the text that the model writes.
-        after: End of each record. A text ends there, too.
+        head: Text before the record. ``{description}`` is the label's.
+        before: Text before each record, and before the model's text.
+        after: End of each record and text.
 
     Raises:
         InvalidParameter: ``record`` holds no plain variable, or ``head`` another one than ``description``.
@@ -72,17 +72,17 @@ class SynthesisPrompts(_ShowsRecord):
         return self.before + (" ".join(text.split()) if "\n" in self.after else text.strip()) + self.after
 
     def described(self, description: str) -> str:
-        """Public text before the record."""
+        """Return the public head."""
         return self.head.format(description=description)
 
     @property
     def tail(self) -> str:
-        """The cue. The text follows it after a blank."""
+        """The cue."""
         return self.before.rstrip()
 
     @property
     def end(self) -> str:
-        """End of a text, beside the model's own."""
+        """End of a text."""
         return self.after
 
 
@@ -92,9 +92,9 @@ class AnswerPrompts(_ShowsRecord):
 
     Args:
         record: Template of one record. Its variables are keys of an example.
-        question: Template of the question, which ends where the answer begins. Its variables are those of an input.
+        question: Template of the question, which ends where the answer begins.
         head: Public text before the record.
-        end: End of an answer, beside the model's own.
+        end: End of an answer.
 
     Raises:
         InvalidParameter: A template holds no plain variable.
@@ -119,6 +119,6 @@ class AnswerPrompts(_ShowsRecord):
             raise InvalidParameter("Expected end='' to be a string that ends an answer. Take a line break.")
 
     def asked(self, question: Question, *, text_key: str = "text") -> str:
-        """The question as it stands before the answer."""
+        """Fill in the question."""
         texts = question_texts(question, variables_of(self.question), text_key=text_key)
         return self.question.format_map(texts)

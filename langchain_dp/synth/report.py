@@ -1,4 +1,4 @@
-"""Plans and certificates of private texts: cost, usefulness, and why a promise is weak."""
+"""Plans and certificates of private texts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from langchain_dp.synth.prompts import AnswerPrompts, SynthesisPrompts
 from langchain_dp.synth.settings import Design, SynthesisSettings
 
 _GAINS = ((LEAST_CLIP, "a third"), (0.65, "half"), (1.0, "three quarters"), (1.8, "nine tenths"))
-"""Share of the members' effect on the guess of the next token that is left at a clip: SmolLM2-135M on eight
-public news texts, gains of .10, .18, .22 and .27 nats a token, and .30 without any clip."""
+"""Effect left at a clip: SmolLM2-135M on eight public news texts."""
 _SHORT = 40.0
-"""Assumed tokens of an unknown record."""
 _MEASURED = "SmolLM2-135M: another model may gain less or more"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _TextPlan(InNotebooks):
-    """Common part of the plans."""
+    """Base of the plans."""
 
     budget: PrivacyBudget
     design: Design
@@ -37,17 +35,17 @@ class _TextPlan(InNotebooks):
 
     @property
     def clip(self) -> float:
-        """By how much a member may move the log-probability of a token, in nats."""
+        """Largest move of a token's log-probability by a member, in nats."""
         return self.design.noise.clip
 
     @property
     def members(self) -> int:
-        """Members that are expected to take part in one text."""
+        """Expected members."""
         return self.design.noise.members
 
     @property
     def is_worth_it(self) -> bool:
-        """Return whether the records can move the texts. From the clip alone, which is public."""
+        """Whether the records can move the texts, by the public clip."""
         return self.clip >= LEAST_CLIP
 
     def _verdict(self, instead: str, holding: str) -> str:
@@ -87,7 +85,7 @@ class SynthesisPlan(_TextPlan):
         budget: The promise.
         design: Rounds and noise.
         tokens: Estimated tokens to evaluate.
-        seconds: Estimated time. None if the engine's speed is unknown.
+        seconds: Estimated time. None: unknown.
         weak: Reasons why the promise is weak.
         labels: Number of labels: texts of one round.
 
@@ -102,12 +100,12 @@ class SynthesisPlan(_TextPlan):
 
     @property
     def examples(self) -> int:
-        """Texts that will be written, before filters."""
+        """Texts before filters."""
         return self.design.rounds * self.labels
 
     @property
     def verdict(self) -> str:
-        """Plain words on whether the run is worth it. From the clip alone, which is public."""
+        """Whether it is worth it."""
         return self._verdict(
             "Write with the model alone from a good description (public_examples()), spend nothing; or have fewer "
             "examples",
@@ -115,7 +113,7 @@ class SynthesisPlan(_TextPlan):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             **self.budget.to_dict(), "examples": self.examples, **_parameters(self.design), "verdict": self.verdict,
             "tokens_to_evaluate": self.tokens, "seconds": self.seconds, "weak": list(self.weak),
@@ -140,8 +138,8 @@ class AnswersPlan(_TextPlan):
     Args:
         budget: The promise of all answers together.
         design: Rounds, one per answer, and their noise.
-        tokens: Estimated tokens to evaluate for one answer.
-        seconds: Estimated time of one answer. None if the engine's speed is unknown.
+        tokens: Estimated tokens of one answer.
+        seconds: Estimated time of one answer. None: unknown.
         weak: Reasons why the promise is weak.
 
     Examples:
@@ -157,11 +155,11 @@ class AnswersPlan(_TextPlan):
 
     @property
     def verdict(self) -> str:
-        """Plain words on whether the answers are worth it. From the clip alone, which is public."""
+        """Whether it is worth it."""
         return self._verdict("Ask the model alone, spend nothing; or have fewer answers", "the answers hold")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             **self.budget.to_dict(), "answers": self.answers, **_parameters(self.design), "verdict": self.verdict,
             "tokens_per_answer": self.tokens, "seconds_per_answer": self.seconds, "weak": list(self.weak),
@@ -178,7 +176,6 @@ class AnswersPlan(_TextPlan):
 
 
 def yes_or_no(verdict: str) -> str:
-    """A verdict as the answer to whether it is worth it."""
     return verdict.replace("not worth it: ", "no: ", 1)
 
 
@@ -186,7 +183,7 @@ def planned_answers(
     engine: NextTokenScorer, prompts: AnswerPrompts, budget: PrivacyBudget, design: Design,
     records: PrivateRecords | None,
 ) -> AnswersPlan:  # fmt: skip
-    """Work out the plan. ``records`` for their lengths, None assumes short ones. A question is as long as a record."""
+    """Work out the plan. ``records=None`` assumes short ones."""
     shown = _record_tokens(engine, records, prompts)
     tokens = engine.count_tokens(prompts.head) + (1 + design.noise.members) * (2 * shown + design.noise.event.tokens)
     return AnswersPlan(
@@ -198,7 +195,6 @@ def planned(
     engine: NextTokenScorer, settings: SynthesisSettings, budget: PrivacyBudget, design: Design,
     records: PrivateRecords | None,
 ) -> SynthesisPlan:  # fmt: skip
-    """Work out the plan. ``records`` for their lengths, None assumes short ones."""
     prompts, labels = settings.prompts, len(settings.labels)
     head = max(engine.count_tokens(prompts.described(text)) for text in settings.labels.values())
     shown = _record_tokens(engine, records, prompts) + engine.count_tokens(prompts.tail)
@@ -212,7 +208,6 @@ def planned(
 def _record_tokens(
     engine: NextTokenScorer, records: PrivateRecords | None, prompts: SynthesisPrompts | AnswerPrompts
 ) -> float:
-    """Tokens of a record as its prompt shows it, the mean of a hundred."""
     if records is None:
         return _SHORT
     rows = [records.get(name) for name in records.ids()[:: max(1, len(records) // 100)]]
@@ -228,7 +223,6 @@ def _seconds(engine: NextTokenScorer, tokens: float) -> float | None:
 def certified(
     plan: LedgerPlan, design: Design, engine: NextTokenScorer, rng: Randomness, *notes: str, round_up: bool = False
 ) -> PrivacyCertificate:
-    """The promise of a plan of rounds at this moment."""
     return plan.certificate(
         design.noise.event,
         mechanism="exponential mechanism on clipped differences from the public model, token by token",
@@ -249,7 +243,6 @@ def certified(
 
 
 def public_certificate(engine: NextTokenScorer, *notes: str) -> PrivacyCertificate:
-    """The promise of texts in which no record, and no release of one, had a part."""
     return PrivacyCertificate(
         mechanism="the model alone",
         epsilon=0.0,
@@ -265,7 +258,7 @@ def public_certificate(engine: NextTokenScorer, *notes: str) -> PrivacyCertifica
 
 
 def _parameters(design: Design) -> dict[str, Any]:
-    """Noise and rounds, for certificates and plans."""
+    """Return noise and rounds."""
     noise = design.noise
     return {
         "clip": noise.clip,
@@ -278,7 +271,6 @@ def _parameters(design: Design) -> dict[str, Any]:
 
 
 def weak(design: Design, promise: PrivacyBudget | LedgerPlan) -> tuple[str, ...]:
-    """Reasons why a promise is weak."""
     if design.records is not None:
         return weak_promise_reasons(promise.epsilon, promise.delta, design.records, "records")
     draws = "draws that one record is expected in once"

@@ -1,4 +1,4 @@
-"""A run of the synthesizer: from the ledger's plan to released texts. Not thread-safe: its owner holds a lock."""
+"""A run of the synthesizer. Not thread-safe: its owner holds a lock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Opened:
 
 
 class SynthesisRuns(PrivateRun):
-    """The one run of a synthesizer, and its released texts. Arguments as of the base."""
+    """The run of a synthesizer."""
 
     _engine: NextTokenScorer
     _settings: SynthesisSettings
@@ -49,7 +49,6 @@ class SynthesisRuns(PrivateRun):
         self._last_writer: TextWriter | None = None
 
     def _attached(self) -> _Opened | None:
-        """Return the run that has started, in this process or an earlier one, if its settings are the same."""
         plan = None if self._opened is not None else self._ledger.plan(self._name)
         return self._opened if plan is None else self._load(plan)
 
@@ -60,7 +59,6 @@ class SynthesisRuns(PrivateRun):
         return _Opened(plan, Design.from_dict(journal.design), journal)
 
     def prospect(self, records: int) -> tuple[PrivacyBudget, Design]:
-        """Return the share of the ledger and the design that a run over so many records would reserve, or has."""
         opened = self._attached()
         if opened is not None:
             return PrivacyBudget(opened.plan.epsilon, opened.plan.delta, self.neighbors), opened.design
@@ -70,7 +68,7 @@ class SynthesisRuns(PrivateRun):
         return share, design
 
     def run(self, records: PrivateRecords, *, advance: Callable[[WrittenText], None], halted: Halted) -> None:
-        """Start or resume the run. ``advance`` gets every released text, those of an earlier process first."""
+        """Run or resume. ``advance`` gets every released text."""
         self._unit_notes = records.unit_notes()
         with run_lock(self._ledger, self._name):
             opened = self._take_up(self._ledger.plan(self._name) or self._reserved(records))
@@ -83,7 +81,7 @@ class SynthesisRuns(PrivateRun):
                 advance(text)
 
     def _take_up(self, plan: LedgerPlan) -> _Opened:
-        """Load the run of a plan. A text whose last token is unknown is given up: see the journal."""
+        """Load a plan's run. Give up a text whose last token is unknown."""
         before, opened = self._opened, self._load(plan)
         if before is not None and not opened.journal.follows(before.journal):
             raise PlanError(
@@ -107,7 +105,7 @@ class SynthesisRuns(PrivateRun):
         )
 
     def _check_data(self, opened: _Opened, records: PrivateRecords) -> None:
-        """Refuse other records for a complete run or a round that has begun. Otherwise continue over them."""
+        """Refuse other records for a complete run or begun round."""
         journal = opened.journal
         now = self._digest(records, journal.key)
         if now == journal.data:
@@ -126,7 +124,7 @@ class SynthesisRuns(PrivateRun):
         journal.update(data=now, under_way=None)
 
     def _write_rest(self, opened: _Opened, records: PrivateRecords, halted: Halted) -> Iterator[WrittenText]:
-        """Write the missing texts round by round: charge, draw the members, write, store. Then a text may leave."""
+        """Write missing texts round by round: charge, draw the members, write, store, yield."""
         if opened.is_complete:  # the model may be gone
             return
         design, journal, writer = opened.design, opened.journal, self._writer(opened.design.noise)
@@ -168,7 +166,6 @@ class SynthesisRuns(PrivateRun):
         self, journal: SynthesisJournal, writer: TextWriter, number: int, label: str, bodies: Mapping[Hashable, str],
         halted: Halted,
     ) -> None:  # fmt: skip
-        """Write and store the rest of a text, or store that it is lost."""
         head, tail = self._public_parts(label)
         drawn = journal.drawn(number, label)
         if not (writer.can_go_on(public_prompt(head, tail), drawn) and journal.take_up(number, label)):
@@ -181,7 +178,7 @@ class SynthesisRuns(PrivateRun):
         journal.keep(_written(number, label, writer, journal.drawn(number, label)))
 
     def _writer(self, noise: ClippedSum) -> TextWriter:
-        """The writer under this noise. The last one again where it fits, since it remembers that the model answered."""
+        """Return the last writer if it fits: it knows that the model answers."""
         if self._last_writer is None or self._last_writer.noise != noise:
             self._last_writer = self._settings.writer(self._engine, noise, self._rng)
         return self._last_writer
@@ -192,33 +189,28 @@ class SynthesisRuns(PrivateRun):
             writer.check_room(*self._public_parts(label), kept=kept)
 
     def _check_model(self, writer: TextWriter, label: str) -> None:
-        """Check before a charge that the model answers, and once that it answers as many members. It sees no record."""
+        """Check before a charge that the model answers public prompts."""
         writer.check_answers(public_prompt(*self._public_parts(label)), self._settings.prompts.shown_as(INVENTED))
 
     def _public_parts(self, label: str) -> tuple[str, str]:
-        """Public texts before and after the record in a prompt."""
         prompts = self._settings.prompts
         return prompts.described(self._settings.labels[label]), prompts.tail
 
     def released(self) -> list[WrittenText]:
-        """Texts released so far."""
         opened = self._attached()
         written = [] if opened is None else opened.journal.written
         return [text for text in written if text.ended != "lost"]
 
     def lost(self) -> int:
-        """Number of texts that were given up."""
         opened = self._attached()
         return 0 if opened is None else sum(text.ended == "lost" for text in opened.journal.written)
 
     def give_up_round(self) -> None:
-        """Lose the missing texts of the round that has begun."""
         with run_lock(self._ledger, self._name):
             if plan := self._ledger.plan(self._name):
                 self._take_up(plan).journal.give_up_round()
 
     def public(self) -> Iterator[WrittenText]:
-        """Write as many texts by the model alone."""
         settings = self._settings
         event = ClippedSumRoundEvent(1.0, settings.max_new_tokens)  # charged nowhere: no member moves a token
         noise = ClippedSum(event, settings.members, settings.temperature)
@@ -231,7 +223,6 @@ class SynthesisRuns(PrivateRun):
                 yield _written(number, label, writer, list(writer.tokens(*self._public_parts(label), {})))
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of the run at this moment."""
         opened = self._attached()
         if opened is None:
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first.")

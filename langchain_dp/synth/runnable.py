@@ -1,4 +1,4 @@
-"""Private examples as a Runnable: private records in, released examples out."""
+"""Private examples as a Runnable."""
 
 from __future__ import annotations
 
@@ -35,49 +35,39 @@ from langchain_dp.synth.settings import SynthesisSettings
 
 
 class DPExampleSynthesizer(RunRunnable):
-    """Writes examples from private records on a local model. They are released once, and every later use is free.
+    """Writes examples from private records on a local model. Every later use is free.
 
-    The model writes each text token by token. The records that take part move the public model's own guess, each by no
-    more than a clip, and a token is drawn from the result. Style and common knowledge of many records come through.
-    Content of few records does not.
+    The records that take part move the public model's own guess of each token, by no more than a clip each. Style and
+    common knowledge come through, content of few records does not.
 
     Args:
-        model: Engine that scores next tokens (``LlamaCppEnsemble``, ``TransformersEnsemble``). It sees the records: it
-            must run inside the trust boundary.
-        labels: Label -> public description for the model, or the labels alone. A description must not be taken from
-            the records, unless it was released: for labels that are codes,
-            :class:`~langchain_dp.aggregate.names.DPLabelNamer` releases ``descriptions``.
-        count: Examples of all labels together, rounded up to the same number of each.
+        model: Engine that scores next tokens, inside the trust boundary: it sees the records.
+        labels: Label -> public description for the model, or the labels alone. No description may be taken from the
+            records, unless it was released, as by :class:`~langchain_dp.aggregate.names.DPLabelNamer`.
+        count: Examples of all labels together.
         budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger that is charged. Without ``budget``, the run reserves all that is left of it. Or the path of a
-            ledger that is opened with the whole ``budget``.
-        name: Name of the plan in the ledger. A ledger in a file keeps the texts, and a run under the same name resumes.
+        ledger: Ledger that is charged, or a path.
+        name: Name of the plan in the ledger. A run under the same name resumes.
         max_new_tokens: Tokens of one text at most.
-        members: Records that are expected to take part in one text. With few texts per label, more of them help.
-        sampling_probability: Rate of the records. None: so that ``members`` of each label are expected. Required under
-            add/remove.
+        members: Records expected in one text.
+        sampling_probability: Rate of the records. None: by ``members``. Required under add/remove.
         prompts: Templates.
-        min_words: Words that a released text must have to be an example. In writing without spaces a letter is one.
-        candidates: Most probable tokens of the public model that are considered at each step.
-        temperature: Of the distribution that a token is drawn from.
-        chat: Use the model's chat template instead of plain text.
-        progress: Called with every text when it is released, before the filters. ``dropped`` of a lost text is "given
-            up". True shows a bar, None on a terminal only, False nothing.
-        labels_from_data: The labels were read off the records. No epsilon counts that: the certificate says so.
-        made_with: Certificates of runs whose released text stands in ``labels`` or ``prompts``, where the text was read
-            from a file or formatted. The certificate adds up their cost. Text from a run of this package, or from
-            :func:`~langchain_dp.opt.load_prompt`, carries its cost itself.
-        not_private_seed: Reproducible coins and noise. The certificate says that the result is not private.
+        min_words: Words of an example.
+        candidates: Public tokens considered at each step.
+        temperature: Sampling temperature.
+        chat: Use the model's chat template.
+        progress: Called with every released text. True shows a bar, None on a terminal only.
+        labels_from_data: The labels were read off the records, which no epsilon counts.
+        made_with: Certificates of released text that does not carry its cost.
 
     Raises:
-        InvalidParameter: A value is out of bounds, or the engine does not score next tokens.
+        InvalidParameter: The engine does not score next tokens.
 
     Formal guarantee:
         All released texts, kept or dropped, are together (epsilon, delta)-differentially private in the records, with
-        the budget's neighbours (replace-one by default: their number is public). Each round is charged one
-        :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn. How long a run takes, and
-        the local model, are outside of it. Source: the clip of Vinod et al. 2025 (InvisibleInk), with sampling, exact
-        draws and accounting of this package.
+        the budget's neighbors (replace-one by default: their number is public). Each round is charged one
+        :class:`~langchain_dp.accounting.ClippedSumRoundEvent` before its members are drawn. The time of a run and the
+        local model are not covered. Source: the clip of Vinod et al. 2025 (InvisibleInk).
 
     Examples:
         >>> synthesizer = DPExampleSynthesizer(
@@ -161,23 +151,13 @@ class DPExampleSynthesizer(RunRunnable):
     def invoke(self, input: Examples | None, config: RunnableConfig | None = None, **kwargs: Any) -> SyntheticExamples:  # noqa: A002  # Runnable's name
         """Write the examples, or those that are missing.
 
-        The run's own callbacks see neither the records nor their number. The run AROUND it does, as in ``synthesizer |
-        chain``: pass ``PrivateRecords``, which show nothing, or wrap the call in ``private_run()``. After Ctrl-C
-        or a crash invoke again with the same records, and the run continues with the next token. It gives a text up in
-        three cases: a token was drawn and not stored (it is not drawn a second time), the tokens break the model, or
-        the text was resumed five times without another token.
-
-        Args:
-            input: Private records, mappings with ``text`` and ``label`` (and other fields of the template), or
-                another source that ``PrivateRecords`` takes. None: those of :meth:`from_dataframe`.
-            config: LangChain config.
-            **kwargs: None are taken.
+        Its own callbacks see no records. Those of a run AROUND it do: pass ``PrivateRecords``, or use
+        ``private_run()``. After a crash invoke again with the same records.
 
         Raises:
-            InvalidParameter: Records or settings do not fit. Nothing was spent.
+            InvalidParameter: Records do not fit. Nothing was spent.
             BudgetExceeded: The ledger has no room for the plan. Nothing was spent.
-            PlanError: The ledger holds another plan under this name, or this one over another budget, or a round that
-                has begun was over other records.
+            PlanError: The ledger holds another plan under this name, or a begun round had other records.
             ModelUnavailable: The model does not answer public text.
         """
         reject_extra_kwargs(kwargs)
@@ -190,7 +170,7 @@ class DPExampleSynthesizer(RunRunnable):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> SyntheticExamples:
-        """Async twin of :meth:`invoke`, in a worker thread, which stops at its next token when cancelled."""
+        """Async twin of :meth:`invoke`."""
         reject_extra_kwargs(kwargs)
         return self._warned(await self._aexecute(PrivateArgs.of(input), config))
 
@@ -200,7 +180,6 @@ class DPExampleSynthesizer(RunRunnable):
         return self.released()
 
     def _warned(self, examples: SyntheticExamples) -> SyntheticExamples:
-        """Warn where labels have no text."""
         if lost := [label for label in self.settings.labels if not any(one.label == label for one in examples)]:
             why = ", ".join(f"{number} x {reason!r}" for reason, number in examples.settings["dropped"].items())
             warn_caller(
@@ -210,7 +189,6 @@ class DPExampleSynthesizer(RunRunnable):
 
     @contextlib.contextmanager
     def _shown(self) -> Iterator[Callable[[WrittenText], None]]:
-        """A function that passes each text to the caller's ``progress``, or to a bar."""
         callback, bar_shown = (self._progress, False) if callable(self._progress) else (None, self._progress)
         failures: list[str] = []
         total = self.settings.rounds * len(self.settings.labels)
@@ -230,25 +208,21 @@ class DPExampleSynthesizer(RunRunnable):
             warn_caller(f"progress= failed, and was told no more ({failures[0]}). No text is lost.", RuntimeWarning)
 
     def released(self) -> SyntheticExamples:
-        """Return the examples released so far, judged by the filters. InvalidParameter: No run has started yet."""
+        """Return the examples so far. InvalidParameter: No run has started."""
         examples = self._judged(self._runs.released(), self.certificate())
         if lost := self._runs.lost():
             examples.settings["lost"] = lost
         return examples
 
     def give_up_round(self) -> None:
-        """Lose the missing texts of a round that has begun, so that the run continues over other records.
+        """Lose the missing texts of a begun round, so that the run continues over other records.
 
-        Nothing is refunded. With unchanged records, invoke again instead, and nothing is lost. Decide by public facts,
-        and not by how the records have changed.
+        Nothing is refunded. Decide by public facts, not by how the records have changed.
         """
         self._runs.give_up_round()
 
     def public_examples(self) -> SyntheticExamples:
-        """Write as many examples by the model alone, which sees no record: the baseline for private ones.
-
-        Free, before a run or after it. The certificate has the promise of released text in ``labels``. Otherwise
-        epsilon and delta are zero.
+        """Write as many examples by the model alone, free: the baseline for private ones.
 
         Raises:
             InvalidParameter: Instruction and text do not fit into the model's context.
@@ -275,20 +249,12 @@ class DPExampleSynthesizer(RunRunnable):
         return SyntheticExamples(examples, certificate, {**self.settings.public(), "dropped": dropped})
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the promise of the run at this moment. InvalidParameter: No run has started yet."""
+        """Return the promise now. InvalidParameter: No run has started."""
         return self._runs.certificate().including(self._costs)
 
     @hold_arguments("examples")
     def plan(self, examples: Examples | int | None = None) -> SynthesisPlan:
-        """Forecast the cost of a run and whether it is worth it. Spends and reserves nothing.
-
-        Args:
-            examples: The records, for estimates from their lengths (for the operator, not for publication), or their
-                number.
-
-        Raises:
-            InvalidParameter, BudgetExceeded: As :meth:`invoke` would.
-        """
+        """Forecast cost and worth, from records (not for publication) or their number. Spends and reserves nothing."""
         records, count = run_redacted(self._counted, PrivateArgs.of(examples), READING)
         share, design = self._runs.prospect(count)
         plan = planned(self._engine, self.settings, share, design, records)

@@ -1,4 +1,4 @@
-"""Settings that synthetic examples and written answers share, and the rounds and noise that follow from them."""
+"""Settings of private texts, and the rounds and noise that follow from them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ from langchain_dp.records import PrivateRecords
 from langchain_dp.synth.prompts import AnswerPrompts, SynthesisPrompts
 
 MOST_ROUNDS = 10_000
-"""Most rounds of one run: to account for more takes minutes and gigabytes."""
+"""Accounting for more takes minutes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """Public constants of a plan, fixed before its first release. Every record joins every round by a secret coin.
-
-    ``records`` is the number of records that the design was made for, or None where that is private.
-    """
+    """Public constants of a plan. ``records`` is None where it is private."""
 
     rounds: int
     noise: ClippedSum
@@ -35,19 +32,18 @@ class Design:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Design:
-        """Read ``dataclasses.asdict`` of a design."""
         noise = fields["noise"]
         return cls(**{**fields, "noise": ClippedSum(**{**noise, "event": ClippedSumRoundEvent(**noise["event"])})})
 
     @property
     def rate(self) -> float:
-        """Probability with which a record takes part in a round."""
+        """Probability that a record joins a round."""
         return self.noise.event.sampling_probability
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WritingSettings:
-    """Public settings of private texts. Arguments as of ``DPExampleSynthesizer``."""
+    """Public settings of private texts."""
 
     prompts: SynthesisPrompts | AnswerPrompts
     max_new_tokens: int
@@ -67,7 +63,7 @@ class WritingSettings:
             validate.number("sampling_probability", self.sampling_probability, above=0.0, at_most=1.0)
 
     def design(self, budget: PrivacyBudget, *, records: int, rounds: int, texts: int = 1) -> Design:
-        """Return the design with the largest clip that the budget allows, for ``texts`` in each of the rounds."""
+        """Return the design with the largest affordable clip."""
         wanted, rate = self.members * texts, self.sampling_probability
         counted = count_is_public(budget.neighbors)
         if rate is None and not counted:
@@ -87,13 +83,12 @@ class WritingSettings:
         return Design(rounds, noise, records if counted else None)
 
     def writer(self, engine: NextTokenScorer, noise: ClippedSum, rng: Randomness) -> TextWriter:
-        """Return a writer of texts under this noise."""
         return TextWriter(engine, self.prompts.end, noise, candidates=self.candidates, chat=self.chat, rng=rng)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SynthesisSettings(WritingSettings):
-    """Public settings of one synthesis: at least ``count`` texts of all labels, each with a public description."""
+    """Public settings of one synthesis."""
 
     prompts: SynthesisPrompts
     labels: Mapping[str, str]
@@ -107,20 +102,18 @@ class SynthesisSettings(WritingSettings):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the certificate: no epsilon counts labels that were read off the records."""
         return (LABELS_FROM_DATA,) if self.labels_from_data else ()
 
     @property
     def rounds(self) -> int:
-        """Rounds. Each writes one text per label."""
+        """One text per label each."""
         return math.ceil(self.count / len(self.labels))
 
     def designed(self, budget: PrivacyBudget, records: int) -> Design:
-        """Return the design of a run over so many records."""
         return self.design(budget, records=records, rounds=self.rounds, texts=len(self.labels))
 
     def public(self) -> dict[str, Any]:
-        """Plain values, for a journal and a file."""
+        """Return plain values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if not self.labels_from_data:
             del fields["labels_from_data"]
@@ -128,6 +121,6 @@ class SynthesisSettings(WritingSettings):
 
 
 def coin_names(records: PrivateRecords, neighbors: Neighbors) -> dict[str, str]:
-    """Key of each record's coins: its slot where the number of records is public, otherwise its id."""
+    """Name coins by slot where the number of records is public, otherwise by id."""
     counted = count_is_public(neighbors)
     return {name: str(slot) if counted else name for slot, name in enumerate(records.ids())}

@@ -1,7 +1,4 @@
-"""Pseudonyms: placeholders for a conversation, replaced by the originals in answers. NOT formal privacy.
-
-Text that no recognizer finds passes in clear. There is no epsilon: reports and certificates say ``private: false``.
-"""
+"""Pseudonyms: placeholders for a conversation, replaced by the originals in answers. NOT formal privacy: no epsilon."""
 
 from __future__ import annotations
 

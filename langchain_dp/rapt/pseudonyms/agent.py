@@ -23,17 +23,17 @@ from langchain_dp.rapt.restore import ChunkRestorer, Restorer, each_text
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, run_redacted
 
 PARTS = "pseudonyms"
-"""Key of the state that names the conversation."""
+"""Names the conversation."""
 
 STAMP = "pseudonyms"
-"""Key of ``response_metadata`` that marks a message with placeholders only."""
+"""Marks messages without originals."""
 
 M = TypeVar("M", bound=BaseMessage)
 Config = RunnableConfig | None
 
 
 def stamped(conversation: Conversation, message: M) -> M:
-    """Mark a message with placeholders only. Any change to its content voids the mark."""
+    """Mark a message with placeholders only. Any change voids the mark."""
     metadata = {**message.response_metadata, STAMP: conversation.mark(message)}
     return message.model_copy(update={"response_metadata": metadata})
 
@@ -46,7 +46,6 @@ def _is_stamped(conversation: Conversation, message: BaseMessage) -> bool:
 
 
 def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage], **whose: bool) -> list[BaseMessage]:
-    """Hide messages that are not stamped. ``whose`` is ``hidden`` or ``named`` of :meth:`Pseudonymizer.sanitize`."""
     return [
         message
         if isinstance(message, RemoveMessage) or _is_stamped(conversation, message)
@@ -56,7 +55,7 @@ def hidden_messages(conversation: Conversation, messages: Sequence[BaseMessage],
 
 
 class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
-    """An agent for its users, from :meth:`PseudonymMiddleware.around`. It has no run of its own."""
+    """An agent for its users, from :meth:`PseudonymMiddleware.around`."""
 
     name = "PseudonymousAgent"
 
@@ -69,7 +68,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
 
     @hold_arguments("input")
     def invoke(self, input: Any, config: Config = None, **kwargs: Any) -> Any:
-        """Run the agent on hidden messages and return its state with the originals."""
+        """Run the agent on hidden messages."""
         conversation, hidden, config = self._begin(PrivateArgs.of(input), self._parts(config), config)
         return _Restored(conversation).whole(self.agent.invoke(hidden, config, **kwargs))
 
@@ -82,7 +81,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
 
     @hold_arguments("input")
     def stream(self, input: Any, config: Config = None, **kwargs: Any) -> Iterator[Any]:
-        """Run the agent on hidden messages and stream its output, in any mode, with the originals."""
+        """Stream with the originals."""
         conversation, hidden, config = self._begin(PrivateArgs.of(input), self._parts(config), config)
         restored = _Restored(conversation)
         for part in self.agent.stream(hidden, config, **kwargs):
@@ -101,7 +100,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
             yield rest
 
     def get_state(self, config: RunnableConfig, **kwargs: Any) -> Any:
-        """The graph's state of a conversation, with the originals."""
+        """Return the restored state."""
         return self._restored_state(self.agent.get_state(config, **kwargs))
 
     async def aget_state(self, config: RunnableConfig, **kwargs: Any) -> Any:
@@ -109,7 +108,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         return await asyncio.to_thread(self._restored_state, await self.agent.aget_state(config, **kwargs))
 
     def get_state_history(self, config: RunnableConfig, **kwargs: Any) -> Iterator[Any]:
-        """The graph's states of a conversation, newest first, with the originals."""
+        """Yield the restored states."""
         yield from map(self._restored_state, self.agent.get_state_history(config, **kwargs))
 
     async def aget_state_history(self, config: RunnableConfig, **kwargs: Any) -> AsyncIterator[Any]:
@@ -127,7 +126,7 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
         )
 
     def astream_events(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: the graph's events hold placeholders."""
+        """Refuse: events hold placeholders."""
         raise InvalidParameter(
             "Expected astream(..., stream_mode=...) in place of astream_events: events are those of the graph, which "
             "holds placeholders. To see these, ask agent.agent."
@@ -149,7 +148,6 @@ class PseudonymousAgent(HeldInputs, Runnable[Any, Any]):
 
 
 def _hidden_config(conversation: Conversation, config: Config) -> Config:
-    """Hide texts that traces and checkpoints show of a config."""
     hide: Any = conversation.pseudonymizer.sanitize
     shown: Any = {key: config[key] for key in ("metadata", "tags", "run_name") if config.get(key)} if config else {}
     return {**config, **each_text(shown, hide, keys=True)} if config else config
@@ -169,7 +167,6 @@ def _hidden(conversation: Conversation, value: Any, parts: Sequence[str]) -> Any
 
 
 def _hidden_state(conversation: Conversation, state: dict[str, Any], **whose: bool) -> dict[str, Any]:
-    """Hide the messages and all other texts of a state, and leave out the name of the conversation."""
     hide = functools.partial(conversation.pseudonymizer.sanitize, **whose)
     hidden = {key: each_text(value, hide, keys=True) for key, value in state.items() if key not in ("messages", PARTS)}
     if "messages" in state:
@@ -194,11 +191,10 @@ def _hidden_command(conversation: Conversation, command: Any, parts: Sequence[st
 
 
 _DECISIONS = ("approve", "edit", "reject", "respond", "ignore", "accept", "response")
-"""LangChain's names for a person's decision on a call: public."""
 
 
 def _resumed(value: Any, hide: Callable[[Any], Any]) -> Any:
-    """Hide a resume value, except decisions, and names of tools in an edited call."""
+    """Hide a resume value, except decisions and tools' names, which are public."""
     if isinstance(value, list):
         return [_resumed(inner, hide) for inner in value]
     if not isinstance(value, dict):
@@ -213,7 +209,6 @@ def _resumed(value: Any, hide: Callable[[Any], Any]) -> Any:
 
 
 def hidden_goto(conversation: Conversation, goto: Any, parts: Sequence[str], **whose: bool) -> list[Any]:
-    """Hide the states that a ``Command`` sends to nodes, and name the conversation in them."""
     targets = []
     for target in goto if isinstance(goto, (list, tuple)) else [goto]:
         if hasattr(target, "arg"):
@@ -229,7 +224,6 @@ def hidden_goto(conversation: Conversation, goto: Any, parts: Sequence[str], **w
 
 
 def _bare(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Drop the stamps: a message from outside was never hidden."""
     return [
         message.model_copy(
             update={"response_metadata": {k: v for k, v in message.response_metadata.items() if k != STAMP}}
@@ -254,7 +248,6 @@ class _Restored:
         return self._restorer.inside(value)
 
     def part(self, part: Any) -> Any:
-        """One part of a stream. A cut placeholder is held back until its end."""
         return self._streamed(part, lambda inner: inner)
 
     def _streamed(self, part: Any, around: Any) -> Any:
@@ -272,7 +265,6 @@ class _Restored:
         return self.whole(part)
 
     def rest(self) -> Iterator[Any]:
-        """Chunks still held back when the stream ends without a last chunk."""
         for message_id, (restorer, around) in self._chunks.items():
             chunk = restorer.finish(message_id)
             if chunk is not None:

@@ -1,4 +1,4 @@
-"""Pseudonyms for columns of batches in many workers. Each row is a conversation. NOT formal privacy."""
+"""Pseudonyms for columns of batches in many workers. NOT formal privacy."""
 
 from __future__ import annotations
 
@@ -16,30 +16,21 @@ from langchain_dp.redact import redact_errors
 
 
 class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
-    """Replaces entities in columns of a batch, like :class:`Pseudonymizer`, in any worker.
+    """Replaces entities in columns of a batch, like :class:`Pseudonymizer`, in any worker. NOT formal privacy.
 
-    NOT formal privacy: there is no epsilon, and text that no recognizer finds passes in clear.
-
-    For ``ray.data.Dataset.map_batches``, ``datasets.Dataset.map(batched=True)`` and, by :meth:`in_pandas`, Spark's
-    ``mapInPandas``. A batch is a mapping of columns (lists, numpy arrays, Arrow arrays), an Arrow table or a pandas
-    frame. The same type comes back. Unnamed columns are dropped.
-
-    A row is a conversation: its columns share placeholders, which start at 1. Nothing is random, so a repeated batch
-    comes out the same, except for the bytes of encrypted maps. It is pickled without recognizers, terms and key: each
-    worker builds them.
+    A row is a conversation: its columns share placeholders. A repeated batch comes out the same, except for encrypted
+    maps.
 
     Args:
-        build: Function without arguments that builds the pseudonymizer in each worker.
+        build: Builds the pseudonymizer in each worker: no pickle holds its terms.
         columns: Names of the columns with texts, or nothing (None, NaN).
-        keep_columns: Names of columns that pass in clear.
-        map_column: Name of a new column with the row's encrypted map, for :meth:`restore`. None: it cannot be restored.
-        key: Function that reads the key of the maps in each worker, as from ``Fernet.generate_key``. Needed with
-            ``map_column``.
+        keep_columns: Names of columns that pass in clear. Others are dropped.
+        map_column: Name of a new column with each row's encrypted map, for :meth:`restore`.
+        key: Function that reads the key of the maps, as from ``Fernet.generate_key``.
 
     Raises:
-        InvalidParameter: ``build()`` is no Pseudonymizer, or one with ``remaining_text_sanitizer=``, or names
-            contradict each other.
-        MissingExtra: ``map_column`` is given, and cryptography is not installed.
+        InvalidParameter: ``build()`` is no Pseudonymizer without ``remaining_text_sanitizer=``, or names contradict.
+        MissingExtra: cryptography is not installed.
 
     Formal guarantee:
         None. ``certificate().private`` is False.
@@ -84,17 +75,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
 
     @redact_errors()
     def __call__(self, batch: B) -> B:
-        """Hide the entities of one batch.
-
-        Args:
-            batch: Columns of equal length. It is not changed.
-
-        Returns:
-            The columns with placeholders, the kept columns and the maps, in the order and type of the batch.
-
-        Raises:
-            InvalidParameter: A column is missing or holds other values than texts.
-        """
+        """Hide one batch's entities. InvalidParameter: A column is missing or holds no texts."""
         columns = Columns(batch)
         columns.check_only(self._kept)
         pseudonymizer, cipher = self._open()
@@ -113,13 +94,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
 
     @redact_errors()
     def restore(self, batch: B) -> B:
-        """Replace the placeholders of each row by originals.
-
-        Args:
-            batch: Result of a call, with its column of maps. Its texts may have changed since.
-
-        Returns:
-            The columns of texts and the kept columns. The maps are dropped.
+        """Replace the placeholders of each row, and drop the maps.
 
         Raises:
             InvalidParameter: There is no ``map_column``, or the batch lacks it.
@@ -139,7 +114,7 @@ class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
         return columns.with_only(new, self._kept)  # type: ignore[no-any-return]  # its type
 
     def certificate(self) -> MetricCertificate:
-        """Certificate without a promise, with the reason."""
+        """Certify that nothing is promised."""
         return self._open()[0].certificate()
 
     def _built(self) -> tuple[Pseudonymizer, Any]:

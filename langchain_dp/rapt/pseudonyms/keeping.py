@@ -1,8 +1,4 @@
-"""Stores the maps of conversations: in the memory of this process, or encrypted in the state of a graph.
-
-A graph's state holds a list of strings. Each begins with the conversation's name. Under a key, the rest is an encrypted
-and authenticated part of the map. Parts are only added, so that concurrent tools can each add theirs.
-"""
+"""Stores the maps of conversations: in memory, or encrypted in the state of a graph."""
 
 from __future__ import annotations
 
@@ -27,11 +23,11 @@ from langchain_dp.rapt.pseudonyms.runnable import Pseudonymizer, PseudonymReport
 MOST = 10_000  # conversations in memory
 
 _UNSAID = {"id", "type", "response_metadata", "usage_metadata"}
-"""Fields of a message that no model reads, or that a graph may set."""
+"""Fields that no model reads, or that a graph sets."""
 
 
 class Conversation:
-    """One conversation, with its map in memory or encrypted by ``cipher``. ``secret`` keys the marks of messages."""
+    """One conversation. ``cipher`` encrypts its map, ``secret`` keys its marks."""
 
     def __init__(self, name: str, pseudonymizer: Pseudonymizer, cipher: Any, secret: bytes | None = None) -> None:
         self.name = name
@@ -41,7 +37,6 @@ class Conversation:
         self._read: dict[str, frozenset[str]] = {}
 
     def learn(self, parts: Iterable[str]) -> None:
-        """Read new parts of the map."""
         if self._cipher is None:
             return
         for part in parts:
@@ -51,7 +46,6 @@ class Conversation:
                 self._read[part] = frozenset(placeholder for _, _, placeholder in entries)
 
     def news(self, parts: Sequence[str]) -> list[str]:
-        """Encrypted parts to add, so that the parts hold the whole map."""
         if self._cipher is None:
             return [] if parts else [self.name]
         known = {placeholder for part in parts for placeholder in self._read.get(part, ())}
@@ -64,7 +58,7 @@ class Conversation:
         return [part]
 
     def mark(self, message: BaseMessage) -> str:
-        """Keyed mark of the content of a message. A change voids it."""
+        """Mark a message's content by key."""
         content = message_chunk_to_message(message).model_dump(exclude=_UNSAID)
         text = repr([self.name, type(message).__name__.removesuffix("Chunk"), _ordered(content)])
         return hmac.new(self._secret, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
@@ -86,14 +80,14 @@ class Conversation:
 
 
 def _ordered(value: Any) -> Any:
-    """Equal results for values that differ in key order, or in tuples, which a checkpoint makes lists."""
+    """Ignore key order, and tuples, which a checkpoint makes lists."""
     if isinstance(value, dict):
         return sorted(((repr(key), _ordered(inner)) for key, inner in value.items()), key=lambda pair: pair[0])
     return [_ordered(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 class Conversations:
-    """All conversations of this process. ``key`` encrypts their maps in the state. None: they stay in memory."""
+    """All conversations of this process. ``key`` encrypts their maps."""
 
     def __init__(self, settings: Pseudonymizer, key: str | bytes | None) -> None:
         self._settings = settings
@@ -105,7 +99,6 @@ class Conversations:
         self._open: OrderedDict[str, Conversation] = OrderedDict()
 
     def open(self, parts: Sequence[str]) -> Conversation:
-        """The conversation of a state. Without parts, a new one."""
         name = parts[0].partition(".")[0] if parts else secrets.token_hex(8)
         with self._lock:
             conversation = self._open.get(name)
@@ -125,7 +118,6 @@ class Conversations:
         return conversation
 
     def reports(self) -> list[PseudonymReport]:
-        """Report of each open conversation."""
         with self._lock:
             known = list(self._open.values())
         return [one.pseudonymizer.report() for one in known]
@@ -135,12 +127,10 @@ class Conversations:
 
 
 def joined(before: list[str] | None, new: list[str] | None) -> list[str]:
-    """Join parts of a state and new ones: the reducer of a graph's channel."""
     return list(dict.fromkeys([*(before or []), *(new or [])]))
 
 
 def cipher_of(key: str | bytes) -> Any:
-    """Cipher of the maps."""
     with needs("encrypted", "cryptography", why=" to keep maps under a key"):
         fernet: Any = importlib.import_module("cryptography.fernet")
     try:

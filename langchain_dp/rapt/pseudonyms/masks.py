@@ -1,4 +1,4 @@
-"""A function that hides entities in the values of a tracer."""
+"""Hides entities from a tracer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ _DEEPEST = 50
 
 
 class TraceMask:
-    """Hides entities in strings, mappings and lists. A text on which a recognizer fails is withheld."""
+    """Hides entities in nested values. Where a recognizer fails, the text is withheld."""
 
     def __init__(self, sanitize: Callable[[str], str]) -> None:
         self._sanitize = sanitize
 
     def __call__(self, data: Any) -> Any:
-        """Return a copy of the value with placeholders."""
         return run_redacted(self._masked, PrivateArgs(data, _DEEPEST))
 
     def _masked(self, value: Any, depth: int) -> Any:
@@ -46,11 +45,10 @@ class TraceMask:
 
 
 _SHOWN = ("name", "tags", "extra", "serialized")
-"""Fields of a run to which LangSmith's client applies no anonymizer, or to a part alone."""
+"""Fields that LangSmith does not, or not wholly, anonymize."""
 
 
 def masked_runs(mask: TraceMask, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Hide entities in those fields of runs that LangSmith's anonymizer leaves out."""
     masked = []
     for run in runs:
         fields = {field: mask(run[field]) for field in _SHOWN if run.get(field)}

@@ -1,4 +1,4 @@
-"""Keeps an agent under pseudonyms: its model, outside tools, state and traces hold placeholders only."""
+"""Keeps an agent under pseudonyms."""
 
 from __future__ import annotations
 
@@ -34,45 +34,34 @@ with needs("agents", "langchain", why=", 1.4 or newer, whose agents take middlew
 _MARKS_ONLY = (
     "AnthropicPromptCachingMiddleware", "BedrockPromptCachingMiddleware", "UnsupportedContentMiddleware",
 )  # fmt: skip
-"""Middleware that ``create_deep_agent`` puts last: it marks or drops content, and adds no text of the user."""
+"""Middleware of ``create_deep_agent`` that adds no text of the user."""
 
 _CHECKPOINTER = "__pregel_checkpointer"
-"""Key under which LangGraph lends the checkpointer of a graph to graphs in its tools."""
 
 
 class PseudonymState(AgentState[Any]):
-    """State of an agent, with the name of its conversation, or its encrypted map."""
+    """State of an agent, with its conversation."""
 
     pseudonyms: NotRequired[Annotated[list[str], OmitFromOutput, joined]]  # LangGraph looks for the reducer at the end
 
 
 class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Keeps an agent under pseudonyms. NOT formal privacy: text that no recognizer finds passes in clear. No epsilon.
+    """Keeps an agent under pseudonyms. NOT formal privacy: text that no recognizer finds passes in clear.
 
-    Call the agent through :meth:`around`: it hides the input before the graph sees it, and restores the output, in
-    streams too. Model, checkpoints and traces then hold placeholders only. (In other input than messages, or in a
-    ``Command``, texts are hidden; keys, numbers and sets pass unchanged.) Without :meth:`around` the model still reads
-    placeholders, but the input's checkpoint and the graph's trace are raw, an earlier middleware that asks its own
-    model shows it raw messages, and placeholders stay in the answer.
+    Call the agent through :meth:`around`, or checkpoints and traces are raw. Texts are hidden, while numbers, sets and
+    a state's own keys pass. Tools in ``tools_inside`` get the originals, and their results are hidden. Of a ``Command``
+    from a tool, updates other than messages stay unchanged.
 
-    Tools are outside the trust boundary unless they are named, and get placeholders. A tool inside gets the originals,
-    in a run without callbacks, and its result is hidden before it enters the state. A graph in such a tool does not
-    inherit the checkpointer, which would store originals. Of a ``Command`` that a tool
-    returns, messages are hidden, and other updates of the state stay unchanged.
-
-    Put it last in the list of middleware: additions of a later one to a request would not be hidden, and its changes to
-    a call would not be restored. ``create_agent`` raises :class:`InvalidParameter` otherwise.
+    Put it last in the list of middleware, or ``create_agent`` raises :class:`InvalidParameter`.
 
     Args:
-        pseudonymizer: Settings of each conversation, which has its own map. None: ``Pseudonymizer()``.
+        pseudonymizer: Settings of each conversation. None: ``Pseudonymizer()``.
         tools_inside: Names of the tools that get the originals, or "all".
-        key: Key to store the map encrypted in the agent's state, and so in its checkpointer: 32 bytes in URL-safe
-            base64, as from ``Fernet.generate_key()``. None: this process stores the maps of the 10,000 conversations
-            that were used last. Run a conversation in one process at a time.
+        key: Key to store the map encrypted in the agent's state, as from ``Fernet.generate_key()``. None: this process
+            stores the maps of the last 10,000 conversations. Run a conversation in one process at a time.
 
     Raises:
-        InvalidParameter: A value is of another type.
-        MissingExtra: A key is given, and cryptography is not installed.
+        MissingExtra: cryptography is not installed.
 
     Formal guarantee:
         None: no epsilon, ``report().private`` is False.
@@ -105,7 +94,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """Name of this middleware. ``create_agent`` reads it while it has the list, whose order is checked here."""
+        """Name of this middleware. ``create_agent`` reads it: the list's order is checked here."""
         middleware = list(agents_middleware())
         place = next((number for number, one in enumerate(middleware) if one is self), len(middleware))
         for one in middleware[place + 1 :]:
@@ -119,14 +108,10 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return super().name
 
     def around(self, agent: Any) -> PseudonymousAgent:
-        """Wrap the agent for its users. They send and get originals. The agent sees placeholders only.
-
-        Args:
-            agent: Result of ``create_agent`` with this middleware in its list.
+        """Wrap an agent that has this middleware. Its users send and get originals.
 
         Raises:
-            InvalidParameter: It is no graph, or one without this middleware, or ``tools_inside`` names a tool that it
-                lacks.
+            InvalidParameter: It is no such graph, or lacks a tool of ``tools_inside``.
         """
         instance("agent", agent, PregelProtocol, "a graph of create_agent with this middleware in its list")
         nodes = getattr(agent, "nodes", None)
@@ -139,7 +124,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return PseudonymousAgent(agent, self._conversations)
 
     def _check_inside(self, nodes: Any) -> None:
-        """Refuse unknown names: a mistyped tool would get placeholders, which nobody would notice in the answer."""
+        """Refuse unknown names: their tools would get placeholders unnoticed."""
         node = nodes.get("tools") if isinstance(nodes, Mapping) else None
         tools = getattr(getattr(node, "bound", None), "tools_by_name", None) or {}
         unknown = sorted((self._inside or frozenset()) - set(tools))
@@ -150,11 +135,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             )
 
     def report(self, state: Any) -> PseudonymReport:
-        """Report on the conversation of a state.
-
-        Args:
-            state: Result of the graph's own ``get_state(config)``, or its values. The output of an agent names no
-                conversation.
+        """Report on the conversation of the graph's own ``get_state(config)``.
 
         Raises:
             InvalidParameter: The state names no conversation.
@@ -169,7 +150,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return self._conversations.open(list(parts)).pseudonymizer.report()
 
     def reports(self) -> list[PseudonymReport]:
-        """Report on every conversation of this process, at most the 10,000 that were used last.
+        """Report on every conversation of this process.
 
         Examples:
             >>> report("privacy.ledger", pseudonyms=middleware.reports()).pseudonyms[0].conversations
@@ -182,7 +163,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @hold_arguments("state")
     def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Hide new messages of the state, and name the conversation."""
+        """Hide new messages of the state."""
         return run_redacted(self._before, PrivateArgs.of(state))
 
     @hold_arguments("state")
@@ -205,7 +186,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> Any:
-        """Call the model with hidden messages, including those of other middleware."""
+        """Call the model with placeholders."""
         conversation, hidden = run_redacted(self._hidden_request, PrivateArgs.of(request))
         return self._answered(conversation, PrivateArgs.of(request).values[0], handler(hidden))
 
@@ -236,7 +217,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         return ExtendedModelResponse(answer, Command(update={PARTS: news})) if news else answer
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
-        """Give a tool inside the originals, and hide its result."""
+        """Restore for a tool inside, and hide its result."""
         conversation, call, inside = run_redacted(self._tool_call, PrivateArgs(request))
         if not inside:
             return run_redacted(self._returned, PrivateArgs(conversation, request, handler(call), True))
@@ -325,7 +306,7 @@ def _parts(state: Any) -> Sequence[str]:
 
 
 def _result(conversation: Conversation, result: Any) -> Any:
-    """Return the result of a tool, or raise a stop of the graph with its questions hidden for the checkpoint."""
+    """Return a tool's result, or raise a stop with hidden questions."""
     if not isinstance(result, GraphBubbleUp):
         return result
     if isinstance(result, GraphInterrupt) and result.args:

@@ -1,8 +1,4 @@
-"""Recognizers of entities: patterns, a list of terms, any function, or several together.
-
-Patterns propose entities by form, and maintained libraries decide. Every pattern is bounded or possessive, so it takes
-time linear in any text.
-"""
+"""Recognizers of entities: patterns, terms, functions, or several together."""
 
 from __future__ import annotations
 
@@ -25,14 +21,13 @@ from langchain_dp.rapt.pseudonyms.street_addresses import ADDRESS
 
 Spans = Sequence[Span]
 Decide = Callable[[re.Pattern[str], str], Iterator[tuple[int, int]]]
-"""Finds the start and end of each entity of one kind among the matches of its pattern."""
 
 Recognizer = FindsEntities | Callable[[str], Spans]
-"""An object with ``name`` and ``find``, or a function of a text: start, end and kind of each entity."""
+"""An object with ``name`` and ``find``, or a function of a text."""
 
 KINDS = ("PERSON", "LOCATION", "ORGANIZATION", "ADDRESS", "DATE", "EMAIL", "PHONE", "IBAN", "CREDIT_CARD", "URL", "IP",
          "NUMBER")  # fmt: skip
-"""Usual kinds. A report names those without a recognizer."""
+"""Usual kinds of entities."""
 
 _OTHER_NAMES = {
     "EMAIL_ADDRESS": "EMAIL",
@@ -47,18 +42,18 @@ _OTHER_NAMES = {
 }
 
 _KIND = re.compile(r"[^\W\d]\w{0,31}")
-"""Name of a kind. It is shown, so a term given by mistake must not pass."""
+"""A kind is shown, so a term given by mistake must not pass."""
 
 
 class TermEntities:
-    """Finds given terms, such as names of customers, projects and places, in any case.
+    """Finds given terms, such as names, in any case.
 
     Args:
         terms: The terms, or a mapping of each to its kind. Private: they are in no repr.
         kind: Kind of terms without one.
 
     Raises:
-        InvalidParameter: There are no terms, one is no text, or a kind is not one word.
+        InvalidParameter: A term is no text, or a kind is not one word.
 
     Examples:
         >>> TermEntities({"Project Heron": "PROJECT"}).find("What of project heron?")
@@ -78,7 +73,7 @@ class TermEntities:
 
     @property
     def name(self) -> str:
-        """Name for reports, without the terms."""
+        """Name without the terms."""
         return f"{len(self._terms)} terms ({', '.join(self.kinds)})"
 
     @safe_repr
@@ -86,7 +81,7 @@ class TermEntities:
         return f"TermEntities(<{len(self._terms)} private terms>)"
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Start, end and kind of every term. They may overlap."""
+        """Find every term."""
         copy = caseless(text)
         return [
             (*copy.span(*place), label)
@@ -96,7 +91,7 @@ class TermEntities:
 
 
 class AllEntities:
-    """Several recognizers as one, with one name per kind."""
+    """Several recognizers as one."""
 
     def __init__(self, recognizers: Sequence[Recognizer]) -> None:
         if not recognizers:
@@ -111,7 +106,6 @@ class AllEntities:
 
     @property
     def name(self) -> str:
-        """Names of all recognizers."""
         return "; ".join(
             one.name if isinstance(one, FindsEntities) else f"the function {getattr(one, '__name__', '')}".rstrip()
             for one in self._recognizers
@@ -119,12 +113,11 @@ class AllEntities:
 
     @property
     def kinds(self) -> frozenset[str] | None:
-        """Kinds that are looked for. None if a recognizer does not declare them."""
+        """Kinds, or None if a recognizer declares none."""
         declared = [getattr(one, "kinds", None) for one in self._recognizers]
         return None if None in declared else frozenset(_kind(kind) for kinds in declared for kind in kinds or ())
 
     def find(self, text: str) -> list[tuple[int, int, str]]:
-        """Start, end and kind of every entity. They may overlap."""
         return [
             (start, end, _kind(kind))
             for one in self._recognizers
@@ -139,7 +132,6 @@ def _kind(given: str) -> str:
 
 REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "BE", "CH", "AT", "PL", "PT", "SE", "NO", "DK", "IE", "IN", "JP",
            "AU", "BR", "SG")  # fmt: skip
-"""Regions whose phone numbers are found without a country code, by default."""
 
 _FROM, _TO = r"(?<![^\W_])", r"(?![^\W_])"  # no letter or digit beside it. An underscore is punctuation
 _MONTH = (
@@ -182,19 +174,17 @@ _TRAILING = ".,;:!?)]}*_|"
 class PatternEntities:
     """Finds entities by their form, not names of people, places or companies.
 
-    IBANs and card numbers need the right checksum, and IP addresses must be valid. A phone number must be possible,
-    with its country code or, in a region of ``regions``, without it. After a word such as "call" any number is one. A
-    number has at least six digits, is a sort code, or follows a word such as "account" with at least five. A date names
-    a day, in figures or with an English month, not a year or weekday alone. An address has a street and a house number,
-    a unit, a box or a postal code. A town is part of it where it stands behind these.
+    IBANs and card numbers need the right checksum. A phone number needs its country code or a form of ``regions``, or
+    follows a word such as "call". A number has at least six digits, is a sort code, or follows a word such as
+    "account". An address has a house number, a unit, a box or a postal code.
 
     Args:
         kinds: Some of ADDRESS, DATE, EMAIL, PHONE, IBAN, CREDIT_CARD, URL, IP and NUMBER. None for all.
-        patterns: Further kinds, with the regular expression of each. A careless expression can be slow.
-        regions: Codes of the regions whose phone numbers are found without a country code. By default 21.
+        patterns: Further kinds, with a regular expression each.
+        regions: Codes of the regions whose phone numbers are found without a country code.
 
     Raises:
-        InvalidParameter: A kind has no pattern, a pattern is not a regular expression, or a region is unknown.
+        InvalidParameter: A kind, pattern or region is invalid.
 
     Examples:
         >>> PatternEntities(kinds=["EMAIL"], patterns={"TICKET": r"T-[0-9]+"}).find("T-17 of ann@example.org")
@@ -226,15 +216,14 @@ class PatternEntities:
 
     @property
     def name(self) -> str:
-        """Name for reports, with the kinds."""
         return f"patterns ({', '.join(self.kinds)})"
 
     def find(self, text: str) -> list[Span]:
-        """Start, end and kind of every entity. They may overlap."""
+        """Find every entity."""
         entities: list[Span] = []
         for kind, pattern in self._patterns.items():
             spans = (_phones(self._regions) if kind == "PHONE" else _DECIDE[kind])(pattern, text)
-            if kind in ("PHONE", "NUMBER"):  # neither may be a piece of what has a better form
+            if kind in ("PHONE", "NUMBER"):  # neither may be part of a better form
                 certain = _places(entities, len(text))
                 spans = (span for span in spans if not any(certain[slice(*span)]))
             entities += ((start, end, kind) for start, end in spans)
@@ -258,8 +247,6 @@ def _urls(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _grouped(is_right: Callable[[str], bool], digits: tuple[int, int], cue: re.Pattern[str] | None = None) -> Decide:
-    """Find the longest valid run of groups of letters and digits, from each group on. Any run that follows a cue."""
-
     def decide(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
         position = 0
         for match in pattern.finditer(text):
@@ -279,7 +266,6 @@ _GROUP = re.compile(r"[^\W_]++")
 
 
 def _ends(text: str, start: int, last: int, fewest: int, most: int) -> list[int]:
-    """Ends of groups in a part of a text, last first, after ``fewest`` to ``most`` letters and digits."""
     count, ends = 0, []
     for group in _GROUP.finditer(text, start, last):
         count += group.end() - group.start()
@@ -329,12 +315,10 @@ _PHONE_CUE = re.compile(
     r"(?i:\b(?:call|(?:tele)?phone|tel|mobile|cell|fax|desk|landline|text|sms|whatsapp|dial|ring|hotline|answering|"
     r"messages?|registered)\b)[^\d\n.!?;,]{0,16}\Z"
 )
-"""Words before a number that make it a phone number in any form."""
 
 
 @functools.cache
 def _national(regions: tuple[str, ...]) -> re.Pattern[str]:
-    """Numbers of some regions as dialled there, from the library's tables."""
     forms = []
     for region in regions:
         table: Any = PhoneMetadata.metadata_for_region(region)
@@ -356,7 +340,6 @@ _FOUR = re.compile(rf"{_FROM}(?<!\d\.)(\d{{1,3}})\.(\d{{1,3}})\.(\d{{1,3}})\.(\d
 
 
 def _machines(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    """IPv4 and IPv6 addresses, without a port."""
     for match in _FOUR.finditer(text):
         if all(int(part) < 256 for part in match.groups()):
             yield match.span()

@@ -1,4 +1,4 @@
-"""One conversation under pseudonyms, as a Runnable that can restore the originals."""
+"""One conversation under pseudonyms, as a Runnable."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ class PseudonymReport:
     Args:
         counts: Number of different hidden entities of each kind.
         looked_for: Names of the recognizers.
-        not_looked_for: Usual kinds that no recognizer looks for. Empty if one does not declare its kinds.
-        unknown: Whether a recognizer does not declare its kinds.
-        remaining_text_sanitizer: Promise for the other words, under ``remaining_text_sanitizer=``. None: they passed in
-            clear.
+        not_looked_for: Usual kinds without a recognizer.
+        unknown: Whether a recognizer declares no kinds.
+        remaining_text_sanitizer: Promise for the other words. None: they passed in clear.
         system_in_clear: Whether system messages were not searched.
-        left_in_addresses: Number of placeholders that were not restored, because they stood in a web address whose host
-            is not allowed.
-        private: False. Pseudonyms are no formal privacy and have no epsilon.
+        left_in_addresses: Number of placeholders left in web addresses.
+        private: False.
 
     Examples:
         >>> print(pseudonymizer.report())
@@ -54,7 +52,7 @@ class PseudonymReport:
     private: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for strict JSON, as ``langchain-dp audit --pseudonyms`` reads them."""
+        """Return plain values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         rest = None if self.remaining_text_sanitizer is None else self.remaining_text_sanitizer.to_dict()
         lists = {"counts": dict(self.counts), "not_looked_for": list(self.not_looked_for)}
@@ -88,41 +86,31 @@ class PseudonymReport:
 class Pseudonymizer(SanitizerShell):
     """Replaces recognized entities by placeholders such as ``<PERSON_1>``, the same in a whole conversation.
 
-    NOT formal privacy: there is no epsilon, and text that no recognizer finds passes in clear. Accepts a str, a
-    message, a list of messages, a prompt value, a document or a list of documents, and returns the same type.
-    :meth:`restore` puts the originals back, and :meth:`restorer` does so as the last step of a chain, also in streams.
+    NOT formal privacy: text that no recognizer finds passes in clear. Takes a str, messages, a prompt value or
+    documents. :meth:`restorer` restores the originals at the end of a chain.
 
-    One object is one conversation: equal entities share a placeholder, also in other case or spacing where these carry
-    no meaning. Different entities never do. A hidden entity is hidden everywhere else, recognized or not, if it has at
-    least three letters, or two of writing without spaces. A single word only as it was met, and in capitals. Text that
-    looks like a placeholder becomes one. The next conversation needs :meth:`new_conversation`.
+    One object is one conversation: equal entities share a placeholder, different ones never do. A hidden entity of at
+    least three letters is hidden everywhere else: a single word as it was met and in capitals.
 
-    The map is in memory, and in no repr, trace or error. As with every part of a chain, the ROOT run shows tracers the
-    input and output of the chain: use ``with private_run():``.
+    The ROOT run shows tracers the input and output of the chain: use ``with private_run():``.
 
     Args:
-        recognizers: Finders of entities: ``PatternEntities()`` by default, ``PresidioEntities(...)``,
-            ``GlinerEntities(...)``, a function of a text that returns start, end and kind of each entity, or a list.
-        presidio: Whether Presidio looks for entities as well. A code such as "de" is the language of the texts, True
-            English. It needs the extra ``presidio`` and spaCy's model of the language.
-        gliner: Whether GLiNER looks as well. A text is the folder of its model, True the default model in Hugging
-            Face's cache. It needs the extra ``gliner``.
+        recognizers: Finders of entities, or one. None: ``PatternEntities()``. A function returns start, end and kind of
+            each entity.
+        presidio: Whether Presidio looks as well. A code such as "de" is the language.
+        gliner: Whether GLiNER looks as well. A text is the folder of its model.
         terms: Your own words to hide, or a mapping of each to its kind.
-        remaining_text_sanitizer: Sanitizer for the other words, under metric privacy. None: they pass in clear.
-        messages: Parts of messages that pass in clear: by default media. System messages, which often hold context, are
-            searched by default, but pass with ``remaining_text_sanitizer``, which would replace their words.
-        documents: Metadata of a document that pass in clear: by default none.
-        allowed_hosts: Hosts in whose web addresses originals are restored, percent-encoded. In other addresses
-            placeholders stay: a page or preview may fetch an address by itself, and a document can make the model write
-            one.
+        remaining_text_sanitizer: Sanitizer for the other words, under metric privacy.
+        messages: Parts of messages that pass in clear: by default media, and with ``remaining_text_sanitizer`` system
+            messages.
+        documents: Metadata of a document that pass in clear.
+        allowed_hosts: Hosts in whose web addresses originals are restored. Elsewhere placeholders stay: a preview may
+            fetch an address that a document made the model write.
         name: Name of the run.
 
-    Raises:
-        InvalidParameter: A recognizer is none, or a value is of another type.
-
     Formal guarantee:
-        None. ``certificate().private`` is False. The promise of ``remaining_text_sanitizer`` holds for the words
-        between the placeholders alone.
+        None. ``certificate().private`` is False. ``remaining_text_sanitizer`` covers the words between placeholders
+        alone.
 
     Examples:
         >>> pseudonymizer = Pseudonymizer(terms={"Ann Smith": "person"})
@@ -181,7 +169,7 @@ class Pseudonymizer(SanitizerShell):
         self._hidden = core(hidden=True, rest=None)  # for authors who know sanitized text only
 
     def new_conversation(self) -> Pseudonymizer:
-        """The same settings for another conversation, with a new map."""
+        """Return the settings, with a new map."""
         other = object.__new__(type(self))
         other.name, other._settings, other._allowed_hosts = self.name, self._settings, self._allowed_hosts
         other._begin()
@@ -189,30 +177,24 @@ class Pseudonymizer(SanitizerShell):
 
     @redact_errors()
     def sanitize(self, value: S, *, hidden: bool = False, named: bool = False) -> S:
-        """:meth:`invoke` without a run.
+        """:meth:`invoke` without a run. With ``hidden`` or ``named``, this conversation's placeholders stay.
 
-        Args:
-            value: Value to hide entities in.
-            hidden: Whether its author knows placeholders only: those of this conversation stay, and
-                ``remaining_text_sanitizer`` does not sanitize its other words.
-            named: Whether placeholders of this conversation stay, and the other words are sanitized.
+        With ``hidden``, for authors who saw placeholders only, ``remaining_text_sanitizer`` is not applied.
         """
         return (self._hidden if hidden else self._named if named else self._core).sanitize(value, None, None)
 
     def restore(self, value: Any) -> Any:
-        """Replace placeholders by originals in a str, messages, a prompt value, documents or a structured answer."""
+        """Replace placeholders by originals."""
         return self.restorer().restore(value)
 
     def restorer(self) -> Restorer:
-        """:meth:`restore` as the last step of a chain, which also restores streams."""
+        """Return :meth:`restore` as a Runnable."""
         return Restorer(self._map)
 
     def as_langsmith_anonymizer(self) -> Callable[[Any], Any]:
         """Return a function for ``langsmith.Client(anonymizer=...)``, which sends placeholders only.
 
-        LangSmith applies it to inputs, outputs, errors and metadata of every run. One object is one map: the same
-        entity has the same placeholder in all traces, so they stay readable. A text on which a recognizer fails is
-        withheld. Names and tags of runs pass in clear. Use :meth:`langsmith_options` to hide these as well.
+        Names and tags of runs pass in clear, unless :meth:`langsmith_options` hides them.
 
         Examples:
             >>> client = langsmith.Client(anonymizer=Pseudonymizer().as_langsmith_anonymizer())
@@ -221,9 +203,7 @@ class Pseudonymizer(SanitizerShell):
         return TraceMask(self.sanitize)
 
     def langsmith_options(self) -> dict[str, Any]:
-        """Return options for ``langsmith.Client(...)``, which hide names of runs, tags and settings of models as well.
-
-        They include :meth:`as_langsmith_anonymizer`. A run is sent as soon as it is buffered.
+        """Return options for ``langsmith.Client(...)`` that also hide names of runs, tags and settings.
 
         Examples:
             >>> client = langsmith.Client(**Pseudonymizer().langsmith_options())
@@ -236,26 +216,24 @@ class Pseudonymizer(SanitizerShell):
         }
 
     def as_langfuse_mask(self) -> Callable[..., Any]:
-        """Return a function for ``Langfuse(mask=...)``. See :meth:`as_langsmith_anonymizer`."""
+        """Return a Langfuse ``mask``."""
         mask = TraceMask(self.sanitize)
         return lambda *, data, **_: mask(data)
 
     @property
     def placeholders(self) -> PlaceholderMap:
-        """The map. Private."""
         return self._map
 
     @property
     def sanitizes_the_rest(self) -> bool:
-        """Return whether ``remaining_text_sanitizer=`` was given."""
         return self._settings[1] is not None
 
     def certificate(self) -> MetricCertificate:
-        """Certificate without a promise, with the reason."""
+        """Certify that nothing is promised."""
         return self._core.certificate()
 
     def report(self) -> PseudonymReport:
-        """Report on the hidden entities, the missing recognizers, and the promise for all other words."""
+        """Report on hidden entities and other words."""
         finder, rest, (messages, _) = self._settings
         kinds = finder.kinds
         return PseudonymReport(

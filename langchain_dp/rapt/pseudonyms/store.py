@@ -1,4 +1,4 @@
-"""Memory of agents without names: a LangGraph store that holds placeholders, and an encrypted map beside them."""
+"""A LangGraph store that holds placeholders, and an encrypted map."""
 
 from __future__ import annotations
 
@@ -36,23 +36,18 @@ _PAGE = 100
 class PseudonymStore(BaseStore):
     """Hides entities in the memory of an agent, in any store of LangGraph. NOT formal privacy.
 
-    Values, keys and namespaces are hidden before they reach the store, and this object restores them for its callers.
-    So tools and nodes work with names, and the database holds placeholders. :meth:`erase` drops the entry of a person.
-    Every memory of that person then keeps its placeholder, and nobody can restore the name.
-
-    The map of placeholders lies in the same store, one encrypted item per entity. Use one process at a time: two would
-    give one placeholder to two people. Searches compare hidden texts, so a semantic search finds people by placeholder.
+    Values, keys and namespaces are hidden before they reach the store, and restored for the caller. The map lies in the
+    same store. Use one process at a time: two would give one placeholder to two people.
 
     Args:
-        store: The store that keeps the memories, e.g. ``InMemoryStore()``, ``SqliteStore`` or ``PostgresStore``.
-        pseudonymizer: Settings of recognition. None: ``Pseudonymizer()``. Its own map is not used.
-        key: 32 bytes in URL-safe base64, as from ``Fernet.generate_key()``, under which the map is kept in the store.
-            None: it is in the memory of this object alone, and lost with it.
+        store: The store that keeps the memories, e.g. ``InMemoryStore()``.
+        pseudonymizer: Settings of recognition. None: ``Pseudonymizer()``.
+        key: Key that encrypts the map, as from ``Fernet.generate_key()``. None: it stays in memory.
 
     Raises:
-        InvalidParameter: A value is of another type, or the key is no key.
+        InvalidParameter: The key is no key.
         PrivateDataError: The map in the store has another key, or was changed.
-        MissingExtra: A key is given, and cryptography is not installed.
+        MissingExtra: cryptography is not installed.
 
     Formal guarantee:
         None: text that no recognizer finds is kept in clear.
@@ -86,7 +81,7 @@ class PseudonymStore(BaseStore):
 
     @hold_arguments("ops")
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run operations on hidden texts, and restore what they return."""
+        """Hide operations, and restore results."""
         hidden = run_redacted(self._hidden, PrivateArgs.of(ops))
         return run_redacted(self._restored, PrivateArgs(hidden, self._store.batch([*self._news(), *hidden])))
 
@@ -99,13 +94,9 @@ class PseudonymStore(BaseStore):
 
     @hold_arguments("name")
     def erase(self, name: str) -> int:
-        """Drop the entry of a person, or of another entity, and return how many entries were dropped.
+        """Drop the entries of a person or other entity, in any case, and return how many.
 
-        Memories keep their placeholders, which nobody can restore any more. If the person is met again, it gets a new
-        placeholder. Backups of the store still hold the entry.
-
-        Args:
-            name: The name, as it was met. Letters of either case.
+        Memories keep their placeholders, for good. Backups of the store still hold the entry.
         """
         dropped = run_redacted(self._names.placeholders.forget, PrivateArgs.of(name))
         self._kept -= {*dropped}
@@ -138,7 +129,6 @@ class PseudonymStore(BaseStore):
         return label, original, placeholder
 
     def _news(self) -> list[Op]:
-        """Operations that keep the new entries: they come first."""
         if self._cipher is None:
             return []
         new = [entry for entry in self._names.placeholders.entries() if entry[2] not in self._kept]

@@ -17,11 +17,10 @@ with needs("otel", "opentelemetry-sdk", why=" for a span processor"):
 class PseudonymSpanProcessor(SpanProcessor):
     """Hides entities in ended spans before another processor gets them. NOT formal privacy.
 
-    Names, attributes, events, links and the description of the status are searched. Attributes of the resource and of
-    the instrumentation scope pass, as they are the same for all spans.
+    Attributes of resource and scope pass in clear.
 
     Args:
-        processor: The processor that exports, such as ``BatchSpanProcessor(exporter)``.
+        processor: The processor that exports.
         pseudonymizer: Its settings and its map. None: ``Pseudonymizer()``.
 
     Examples:
@@ -33,11 +32,11 @@ class PseudonymSpanProcessor(SpanProcessor):
         self._mask = (pseudonymizer or Pseudonymizer()).as_langsmith_anonymizer()
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Let the other processor add attributes. It exports ended spans alone."""
+        """Call the other processor."""
         self._inner.on_start(span, parent_context)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Pass on a copy of the span with placeholders."""
+        """Pass on a hidden copy."""
         self._inner.on_end(run_redacted(self._masked, PrivateArgs(span)))
 
     def _masked(self, span: ReadableSpan) -> ReadableSpan:
@@ -59,7 +58,7 @@ class PseudonymSpanProcessor(SpanProcessor):
         )
 
     def shutdown(self) -> None:
-        """Shut down the other processor."""
+        """Shut down the processor."""
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -68,9 +67,7 @@ class PseudonymSpanProcessor(SpanProcessor):
 
 
 class PseudonymTracerProvider(TracerProvider):
-    """Puts a :class:`PseudonymSpanProcessor` around every processor that is added. NOT formal privacy.
-
-    It is for libraries that add their processor by themselves, as Langfuse does.
+    """Puts a :class:`PseudonymSpanProcessor` around every added processor, as for Langfuse. NOT formal privacy.
 
     Args:
         pseudonymizer: Its settings and its map. None: ``Pseudonymizer()``.
@@ -85,5 +82,5 @@ class PseudonymTracerProvider(TracerProvider):
         self._pseudonymizer = pseudonymizer or Pseudonymizer()
 
     def add_span_processor(self, span_processor: SpanProcessor) -> None:
-        """Add a processor that sees placeholders only."""
+        """Add a wrapped processor."""
         super().add_span_processor(PseudonymSpanProcessor(span_processor, self._pseudonymizer))

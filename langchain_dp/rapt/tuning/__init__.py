@@ -1,10 +1,6 @@
 """RAPT's prompt tuning: learns a task from privatized text, and to reconstruct privatized plain tokens.
 
-A frozen backbone learns a prompt (or prefix, or adapters) from privatized texts, and reconstructs a public row of
-*plain tokens* that is privatized like the text behind it. Tuning needs the extra ``tuning``. :class:`RAPTClient`, for
-users of a foreign model, needs neither torch nor the model. Names are imported on first use.
-
-Reference: Li, Tan, Liu 2023, "Privacy-preserving prompt tuning for large language model services", section 3.2.
+Reference: Li, Tan, Liu 2023, section 3.2.
 """
 
 from __future__ import annotations

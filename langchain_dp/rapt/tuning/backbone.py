@@ -1,4 +1,4 @@
-"""Frozen torch models, loaded without a network or foreign code, and identified by their weights."""
+"""Frozen torch models, loaded without a network or foreign code."""
 
 from __future__ import annotations
 
@@ -29,19 +29,15 @@ _NO_HEAD = (
 
 
 class Backbone:
-    """A model with its tokenizer: BERT, RoBERTa and similar ones, such as MiniLM.
-
-    It is also the public table of its token vectors for a sanitizer: ``RAPTSanitizer(backbone, ...)``.
+    """A model with its tokenizer, such as BERT or MiniLM, and the public table of its tokens.
 
     Args:
-        model: "minilm" (the package of the extra ``minilm``), a folder of ``save_pretrained``, or a model of
-            transformers, which is copied.
-        tokenizer: Tokenizer of a given model. By default that of the folder.
+        model: "minilm", a folder of ``save_pretrained``, or a model of transformers, which is copied.
+        tokenizer: Tokenizer of a given model.
         words: Whether a verbalizer needs a head that predicts words.
 
     Raises:
-        InvalidParameter: There is no such folder, transformers cannot load it, it lacks weights, it is of another
-            family, or the model was tuned here before.
+        InvalidParameter: It cannot be loaded, is of another family, or was tuned before.
         MissingExtra: The package of "minilm" is not installed.
 
     Examples:
@@ -81,7 +77,7 @@ class Backbone:
         self.check(words=words)
 
     def check(self, *, words: bool) -> None:
-        """Refuse a tuned model, or one without a head for ``words``, before any charge."""
+        """Refuse a tuned model, or one without a head."""
         if getattr(self.model, _TUNED, False):
             raise InvalidParameter(
                 "Expected a backbone before tuning, got the inside of a tuned model. Give the original model or folder."
@@ -90,50 +86,46 @@ class Backbone:
             raise InvalidParameter(_NO_HEAD)
 
     def taken(self) -> Any:
-        """Take the model for tuning. From then on :meth:`check` refuses it."""
+        """Take the model for tuning."""
         setattr(self.model, _TUNED, True)
         return self.model
 
     def fingerprint_of(self, *, words: bool) -> str:
-        """SHA-256 of tokens and encoder. With ``words`` also of the head that predicts them."""
+        """Digest tokens and encoder, with ``words`` also the head."""
         return self._words_fingerprint if words else self.fingerprint
 
     @property
     def encoder(self) -> Any:
-        """The part that turns token vectors into activations."""
         return self.model.base_model
 
     @property
     def embedding(self) -> Any:
-        """The table of token vectors, a module."""
         return self.model.get_input_embeddings()
 
     @property
     def positions(self) -> int:
-        """Largest number of tokens of one input, with prompt and special tokens."""
+        """Longest input in tokens."""
         most = int(self.model.config.max_position_embeddings)
         # RoBERTa counts positions from behind the padding's number.
         return most if self.kind == "bert" else most - int(self.model.config.pad_token_id or 0) - 1
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text. A special token spelled out in it is plain text."""
+        """Cut a text, special tokens as plain."""
         whole = text.encode(errors="replace").decode()  # an error about a lone surrogate would hold the text
         encoded = self.tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)
         return list(encoded["input_ids"])
 
     def matches(self, vocabulary: Vocabulary) -> bool:
-        """Return whether the ids of a table are those of this model."""
+        """Compare a table's ids."""
         return len(vocabulary) <= len(self.words) and tuple(vocabulary.words) == self.words[: len(vocabulary)]
 
     @property
     def vectors(self) -> NDArray[np.floating]:
-        """A copy of the token vectors."""
         weights: NDArray[np.floating] = self.embedding.weight.detach().float().cpu().numpy()
         return weights[: len(self.words)].copy()
 
     @property
     def special_ids(self) -> Collection[int]:
-        """Ids of special and unused tokens."""
         tokenizer, added = self.tokenizer, self.tokenizer.added_tokens_decoder
         special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
         return sorted(
@@ -150,7 +142,6 @@ class Backbone:
 
 
 def backbone_of(given: str | PathLike[str] | Backbone | Any, tokenizer: Any, *, words: bool) -> Backbone:
-    """A checked backbone. Other models are loaded."""
     if not isinstance(given, Backbone):
         return Backbone(given, tokenizer=tokenizer, words=words)
     given.check(words=words)
@@ -185,7 +176,6 @@ def _unused(name: str) -> bool:
 
 
 def _fingerprint(module: Any, tokens: Sequence[str]) -> str:
-    """SHA-256 of tokens, names, shapes and weights, without the unused pooler."""
     digest = hashlib.sha256(json.dumps(tokens).encode())
     for name, tensor in sorted(module.state_dict().items()):
         if _unused(name):

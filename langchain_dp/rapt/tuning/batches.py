@@ -1,4 +1,4 @@
-"""Makes tensors of privatized rows, with the positions of plain tokens, text and mask."""
+"""Makes tensors of privatized rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MASK = "{mask}"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One input of the backbone: token ids, starts of the plain tokens, range of the text, place of the mask or -1."""
+    """Token ids, starts of the plain tokens, range of the text, place of the mask or -1."""
 
     ids: list[int]
     plain: list[int]
@@ -29,8 +29,8 @@ class Row:
 class Batch:
     """Inputs of one step, padded to one length L.
 
-    ``ids``, ``attended`` (tokens that are no padding) and ``text`` (tokens of the text; all of them if it is empty) are
-    (B, L), ``plain`` (starts of the plain tokens) is (B, m), ``mask`` (place of the predicted word) is (B,).
+    ``ids``, ``attended`` (no padding) and ``text`` (all if it is empty) are (B, L). ``plain`` (starts of the plain
+    tokens) is (B, m), ``mask`` is (B,).
     """
 
     ids: Tensor
@@ -40,7 +40,6 @@ class Batch:
     mask: Tensor
 
     def to(self, device: str) -> Batch:
-        """The same on a device."""
         return Batch(**{field.name: getattr(self, field.name).to(device) for field in dataclasses.fields(self)})
 
 
@@ -73,7 +72,6 @@ class Assembler:
             )
 
     def rows(self, request: PredictionRequest) -> tuple[list[Row], int]:
-        """Rows of a request, and the number of its truncated texts."""
         rows, cut = [], 0
         for position, (plain, text) in enumerate(zip(request.plain, request.inputs, strict=True)):
             if len(plain) != self._plain_length:
@@ -108,7 +106,6 @@ class Assembler:
 
 
 def collate(rows: Sequence[Row], pad: int) -> Batch:
-    """Make one batch of rows."""
     length = max(len(row.ids) for row in rows)
     ids = torch.full((len(rows), length), pad, dtype=torch.long)
     attended = torch.zeros((len(rows), length), dtype=torch.long)

@@ -1,4 +1,4 @@
-"""The tuned classifier as a Runnable: sanitizes a text and returns its label."""
+"""The tuned classifier as a Runnable."""
 
 # LangChain names the parameter ``input``:
 # ruff: noqa: A002
@@ -37,22 +37,17 @@ CERTIFICATE = "certificate.json"
 class RAPTClassifier(ChargesUsers):
     """Classifies texts. Each is sanitized first. Only the release reaches the model.
 
-    Callbacks and tracers see the label, never the text. The root run of a chain still shows the chain's input: use
-    ``with private_run():``.
-
-    Equal privatized texts get equal probabilities, except for rounding. A repeated query is the same privatized text
-    only if the sanitizer's ``cache`` returns the earlier release to the same user.
+    Tracers see the label, never the text. A chain's root run shows it: use ``with private_run():``.
 
     Args:
         client: Client that sanitizes.
-        provider: Tuned model, or a function that posts a JSON body to one and returns the body of its answer, not an
-            address.
+        provider: Tuned model, or a function that posts a JSON body to one and returns the answer's.
         training: Certificate of the training texts.
         report: Report of the training.
         name: Name of the run.
 
     Raises:
-        InvalidParameter: ``client`` or ``provider`` is of another type, or they do not belong together.
+        InvalidParameter: ``client`` and ``provider`` do not belong together.
 
     Formal guarantee:
         That of the sanitizer for every query, one release each. Labels and probabilities are post-processing.
@@ -82,19 +77,10 @@ class RAPTClassifier(ChargesUsers):
 
     @hold_arguments("input")
     def invoke(self, input: Question, config: Config = None, *, user: str | None = None, **kwargs: Any) -> str:
-        """Classify one text.
-
-        Args:
-            input: Private text, message, prompt value or document. Of several messages the last human one counts.
-                Callbacks do not see it.
-            config: LangChain config.
-            user: User whose account is charged. By default ``config={"configurable": {"user_id": "u-17"}}``.
-            **kwargs: None are accepted.
+        """Classify one text, message, prompt value or document. Of several messages the last human one counts.
 
         Raises:
-            InvalidParameter: It is no text. Nothing was charged.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+            InvalidParameter: It is no text. Nothing was charged. BudgetExceeded: An account has too little left.
         """
         reject_extra_kwargs(kwargs)
         private = PrivateArgs(list(PrivateArgs.of(input).values), [named_user(user, config)])
@@ -105,12 +91,9 @@ class RAPTClassifier(ChargesUsers):
         self, inputs: Sequence[Question], config: Configs = None, *, return_exceptions: bool = False,
         user: str | None = None, **kwargs: Any,
     ) -> list[str]:  # fmt: skip
-        """Classify many texts under one charge, all or none, with few passes of the model.
+        """Classify many texts under one charge, all or none.
 
-        With ``return_exceptions`` a refused text does not stop the others. An error of the provider is the result of
-        the texts in its request: no text is privatized, or charged, twice.
-
-        Raises: As :meth:`invoke`, and InvalidParameter where one string replaces the list.
+        With ``return_exceptions`` a provider's error is the result of its texts: none is charged twice.
         """
         reject_extra_kwargs(kwargs)
         texts, count = _text_list(PrivateArgs.of(inputs))
@@ -125,27 +108,19 @@ class RAPTClassifier(ChargesUsers):
 
     @hold_arguments("texts")
     def predict_proba(self, texts: Sequence[Question], *, user: str | None = None) -> NDArray[np.float64]:
-        """Probabilities of the labels, (texts, labels), in the order of :attr:`labels`. Charged like :meth:`batch`.
-
-        Raises: As :meth:`invoke`.
-        """
+        """Return probabilities, (texts, labels). Charged like :meth:`batch`."""
         private, count = _text_list(PrivateArgs.of(texts))
         answer = self._answer(PrivateArgs(*private.values, [user] * count))
         return np.array(answer.probabilities, dtype=np.float64).reshape(count, -1 if count else 0)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The public labels, in the order of the probabilities.
-
-        Raises:
-            InvalidParameter: The model is behind a function, whose answers alone name the labels.
-        """
+        """The public labels. InvalidParameter if the model is behind a function."""
         if callable(self.provider):
             raise InvalidParameter("Expected a provider in this process. A remote one tells its labels with answers.")
         return self.provider.labels
 
     def _answer(self, private: PrivateArgs) -> Answer:
-        """Answer to the texts, each with its user. Errors of the provider pass unchanged."""
         answers = [self._send(request) for request in run_redacted(self.client._requests_of, private)]
         labels = answers[-1].labels if answers else ()
         if any(answer.labels != labels for answer in answers):
@@ -158,7 +133,7 @@ class RAPTClassifier(ChargesUsers):
         return self.provider.predict(request)
 
     def _all(self, private: PrivateArgs, tolerant: bool) -> list[str | Exception]:
-        """One label per text. ``tolerant`` replaces labels by errors."""
+        """Return labels, or errors if ``tolerant``."""
         if not tolerant:
             return list(_best_labels(self._answer(private)))
         results: list[str | Exception] = []
@@ -173,22 +148,16 @@ class RAPTClassifier(ChargesUsers):
         return results
 
     def certificate(self) -> MetricCertificate:
-        """The promise for queries, with the loss spent so far. ``training`` is that of the training texts.
-
-        Its notes report a difference in eta or mechanism between queries and training texts, as declared by
-        ``training`` or the client's file.
-        """
+        """Return the promise for queries. Notes report other eta or mechanism than in training."""
         trained = self.client.trained if self.training is None else TrainedOn.of(self.training)
         other = None if trained is None else trained.note(self.client)
         return self.client.certificate([*self.client.question_notes, *([] if other is None else [other])])
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write ``client.json``, ``provider.json`` with ``model.safetensors``, and ``certificate.json``.
-
-        No pickle, no text, no account. A client needs the first file, a provider the next two.
+        """Write client, provider with weights, and certificate. No pickle, no text, no account.
 
         Raises:
-            InvalidParameter: The folder holds a part of another classifier that this one lacks. Nothing was written.
+            InvalidParameter: The folder holds a part of another classifier. Nothing was written.
         """
         parts = {
             CERTIFICATE: self.training is not None,
@@ -216,14 +185,7 @@ class RAPTClassifier(ChargesUsers):
         tokenizer: Any = None,
         device: str = "auto",
     ) -> RAPTClassifier:
-        """Load a saved classifier.
-
-        Args:
-            folder: Folder of :meth:`save`.
-            sanitizer: Sanitizer of this machine, over the table of the training. Its account is charged for queries.
-            backbone: Backbone of the training.
-            tokenizer: Tokenizer of a given model.
-            device: Device to compute on.
+        """Load a saved classifier. The sanitizer's account is charged for queries.
 
         Raises:
             InvalidParameter: A file is damaged, or table or backbone differ from training.
@@ -249,7 +211,7 @@ def _best_labels(answer: Answer) -> list[str]:
 
 
 def _check_parts(client: RAPTClient, provider: Any) -> None:
-    """Refuse parts that could not answer, before a query is charged."""
+    """Refuse parts that could not answer, before a charge."""
     instance("client", client, RAPTClient, "a RAPTClient", "Give RAPTClient.load(folder, sanitizer).")
     if callable(provider):
         return

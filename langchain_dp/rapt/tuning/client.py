@@ -1,4 +1,4 @@
-"""The client: sanitizes texts and puts plain tokens before them, without torch or a model."""
+"""The client: sanitizes texts, without torch or a model."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ AGAIN = (
 EACH = "Every question is privatized and charged like a training text, each time it is asked."
 
 ACCOUNT = "account"
-"""Parameter with an opaque name of the account: two certificates of one account count the same releases."""
+"""Certificates of one account count the same releases."""
 SETTINGS = "settings"
-"""Parameter with a digest of the privatization. See :attr:`RAPTClient.settings`."""
 
 _SAME = 1e-6  # calibrations on two machines may differ in the last digits of eta
 _SHOWN = 160  # letters of a foreign certificate in an error
@@ -63,10 +62,10 @@ Users = str | list[str | None] | None
 
 
 class IdentitySanitizer:
-    """A sanitizer for baselines that passes texts in CLEAR. Every certificate tells it.
+    """A sanitizer for baselines that passes texts in CLEAR, as every certificate tells.
 
     Args:
-        embeddings: Table that cuts texts and names plain tokens, as of :func:`langchain_dp.rapt.load`.
+        embeddings: Table, as of :func:`langchain_dp.rapt.load`.
 
     Examples:
         >>> baseline = RAPTPromptTuner(IdentitySanitizer("minilm"), labels=labels).fit(examples)  # texts in CLEAR
@@ -80,7 +79,7 @@ class IdentitySanitizer:
 
 
 class TokenEngine:
-    """A sanitizer's engine that releases token ids, written as numbers."""
+    """A sanitizer's engine that releases token ids."""
 
     def __init__(self, words: TextPrivatizer, max_tokens: int) -> None:
         self.event, self.table, self.pads = words.event, words.table, words.pads
@@ -89,7 +88,6 @@ class TokenEngine:
         self.settings = json.dumps(settings, sort_keys=True)
 
     def written(self, texts: Sequence[str]) -> Callable[[], list[str]]:
-        """Truncate texts, and return a function that draws the ids of each, with a mark behind truncated texts."""
         parsed = [self._privatizer._parse(number, text) for number, text in enumerate(texts)]
         cut = [len(items.ids) > self._max_tokens for items in parsed]
         for items in parsed:
@@ -117,7 +115,7 @@ class TokenEngine:
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
-    """Privatization of the training texts: eta (infinite in clear), mechanism, and table of the distances."""
+    """Privatization of the training texts. Eta is infinite in clear."""
 
     eta: float
     mechanism: str
@@ -125,11 +123,10 @@ class TrainedOn:
 
     @classmethod
     def of(cls, certificate: MetricCertificate) -> TrainedOn:
-        """Read it from a training certificate."""
         return cls(certificate.eta, certificate.mechanism, certificate.table)
 
     def note(self, client: RAPTClient) -> str | None:
-        """Warn that queries are privatized differently. None otherwise."""
+        """Compare with queries."""
         asked = TrainedOn(client.eta, client.mechanism, client.table)
         same_eta = self.eta == asked.eta or math.isclose(self.eta, asked.eta, rel_tol=_SAME)
         if same_eta and (self.mechanism, self.table) == (asked.mechanism, asked.table):
@@ -144,19 +141,14 @@ class RAPTClient:
     """The client of a foreign model: makes a :class:`PredictionRequest` of privatized tokens from texts.
 
     Args:
-        sanitizer: Charges and privatizes. :class:`IdentitySanitizer` is for baselines.
+        sanitizer: Charges and privatizes.
         plain: Plain tokens of the model's training.
-        kind: "tokens" if the sanitizer's table is the backbone's vocabulary, so that the backbone reads the privatized
-            tokens themselves. "text" for any other table: the backbone's tokenizer cuts the text.
-        max_tokens: Longest text in tokens, under "tokens". Longer texts are truncated before they are privatized.
-
-    Attributes:
-        trained: Privatization of the training texts, if training or a file declares it.
+        kind: "tokens" if the sanitizer's table is the backbone's vocabulary, otherwise "text".
+        max_tokens: Longest text, under "tokens". Longer ones are truncated first.
 
     Formal guarantee:
-        That of the sanitizer, for every text. One release each. Plain tokens are public. All work of a provider on a
-        request is post-processing. So is the choice of plain tokens: it depends on their public seed and on releases,
-        and the seed draws no noise of a text.
+        That of the sanitizer, one release per text. Plain tokens are public. A provider's work is post-processing. So
+        is the choice of plain tokens, by public seed and releases.
 
     Examples:
         >>> client = RAPTClient(RAPTSanitizer("minilm", target_replacement=0.5))
@@ -194,14 +186,10 @@ class RAPTClient:
     def request(self, texts: Sequence[Question], *, user: str | None = None) -> PredictionRequest:
         """Privatize texts and put plain tokens before them: all are charged together, or none.
 
-        Args:
-            texts: Private texts, messages, prompt values or documents. Of several messages the last human one counts.
-            user: User whose account is charged.
-
         Raises:
             InvalidParameter: A value is no text, or one string replaces the list. Nothing was charged.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
-            LedgerError: The ledger cannot be trusted or written. Nothing was released.
+            BudgetExceeded: An account has too little left. Nothing was charged.
+            LedgerError: The ledger cannot be trusted or written.
         """
         if len(texts) > MOST and not isinstance(texts, (str, bytes)):
             raise InvalidParameter(
@@ -213,7 +201,7 @@ class RAPTClient:
     def _requests_of(
         self, texts: Sequence[Question], user: Users, seen: Counter[str] | None = None, *, at_once: int = 256
     ) -> list[PredictionRequest]:
-        """Requests of at most ``at_once`` texts, under one charge. ``seen`` counts earlier parts of the call."""
+        """Make requests under one charge."""
         if isinstance(texts, (str, bytes)):  # each letter would be charged
             raise InvalidParameter("Expected texts to be a list of strings, not one. Give [text].")
         kinds = (BaseMessage, PromptValue, Document)
@@ -228,22 +216,13 @@ class RAPTClient:
     def privatize(
         self, examples: Examples, *, labels: Iterable[Label], user_key: str | None = None
     ) -> PrivatizedExamples:
-        """Privatize labelled texts once, to store or send to a provider: charged together, or none.
-
-        Args:
-            examples: Mappings with ``text`` and ``label``, or records.
-            labels: Public labels: strings, or whole numbers or members of an Enum, which become strings. The label of
-                every text is in clear.
-            user_key: Key of the user whose account is charged.
-
-        Raises: As :meth:`request`. And InvalidParameter where an example lacks text or label, or all have one label.
-        """
+        """Privatize labelled texts once, for a provider. Labels are in clear. Charges as of :meth:`request`."""
         names = check_labels(labels)
         return self.privatize_checked([checked(examples, names, user_key=user_key)], names)[0]
 
     @redact_errors()
     def privatize_checked(self, raw: Sequence[RawExamples], labels: Sequence[str]) -> list[PrivatizedExamples]:
-        """:meth:`privatize` for several lists of checked examples, under one charge and one certificate."""
+        """Privatize several lists under one charge."""
         texts, users = [text for each in raw for text in each.texts], [user for each in raw for user in each.users]
         inputs, truncated = self._released(RawExamples(texts, [], users))
         # The name of the account tells whether two certificates count the same releases.
@@ -263,7 +242,6 @@ class RAPTClient:
     def _released(
         self, examples: RawExamples, seen: Counter[str] | None = None
     ) -> tuple[list[PrivatizedText], list[bool]]:
-        """Privatize texts without plain tokens. The flags say which were truncated."""
         for position, text in enumerate(examples.texts):
             if not isinstance(text, str):
                 raise InvalidParameter(
@@ -284,38 +262,34 @@ class RAPTClient:
         return [row[: self.max_tokens] for row in whole], [len(row) > self.max_tokens for row in whole]
 
     def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
-        """Draw plain tokens for ``count`` texts, free: the targets, (count, m), and the rows to send."""
+        """Draw plain tokens, free: targets, (count, m), and rows."""
         return self.plain.draw(count, coins)
 
     @property
     def table(self) -> str:
-        """Name of the table, with a digest."""
         return table_name(self.vocabulary) if self._formal is None else self._formal.engine.table
 
     @property
     def eta(self) -> float:
-        """Loss of one release, in nats per unit of distance. Infinite in clear."""
+        """Loss per unit of distance, in nats. Infinite in clear."""
         return math.inf if self._formal is None else self._formal.engine.eta
 
     @property
     def mechanism(self) -> str:
-        """Name of the mechanism. "none" in clear."""
         return "none" if self._formal is None else self._formal.engine.mechanism
 
     @property
     def plain_notes(self) -> tuple[str, ...]:
-        """Facts on plain tokens for a certificate."""
         length = self.plain.settings.length
         return (f"The {length} plain tokens before every text are public; privatizing them is free.",) * bool(length)
 
     @property
     def question_notes(self) -> tuple[str, ...]:
-        """Facts on the cost of queries and repeats for a certificate."""
         return () if self._formal is None else (AGAIN if self._formal._reuse else EACH,)
 
     @property
     def account(self) -> str:
-        """Opaque name of the account. Empty in clear."""
+        """Opaque account name."""
         if self._formal is None:
             return ""
         ledger = self._formal.ledger
@@ -323,15 +297,14 @@ class RAPTClient:
 
     @property
     def settings(self) -> str:
-        """Digest of the privatization except eta. Empty in clear. A function of kept words has a new one each time."""
+        """Digest of the privatization except eta."""
         return "" if self._formal is None else self._formal.words.treatment
 
     def certificate(self, notes: Sequence[str] = ()) -> MetricCertificate:
-        """The promise for queries, with the loss spent so far, and further notes."""
+        """Return the promise for queries."""
         return self._certificate((*self.plain_notes, *notes), {})
 
     def _certificate(self, notes: Sequence[str], parameters: Mapping[str, float | int | str]) -> MetricCertificate:
-        """The promise without plain tokens."""
         if self._formal is not None:
             return self._formal.certificate((*self._formal.notes(), *notes), parameters)
         return MetricCertificate(
@@ -340,7 +313,7 @@ class RAPTClient:
         )  # fmt: skip
 
     def differences(self, certificate: MetricCertificate) -> list[str]:
-        """Differences between the promise of privatized examples and of this client, except eta."""
+        """Compare promises, except eta."""
         differences = []
         if self._formal is not None and self._formal.engine.private and not certificate.private:
             differences.append(f"they are NOT private ({certificate.reason[:_SHOWN]!r})")
@@ -361,7 +334,7 @@ class RAPTClient:
         return differences
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the public facts to ``client.json``, so that another machine can build the same requests."""
+        """Write the public facts."""
         fields = {
             "format": FORMAT,
             "kind": self.kind,
@@ -376,13 +349,7 @@ class RAPTClient:
 
     @classmethod
     def load(cls, folder: str | PathLike[str], sanitizer: RAPTSanitizer | IdentitySanitizer) -> RAPTClient:
-        """Load a saved client with a sanitizer of this machine.
-
-        Its eta and mechanism may differ from training, as the classifier's certificate then tells.
-
-        Raises:
-            InvalidParameter: The file is invalid, or the sanitizer draws from another table.
-        """
+        """Load a saved client. InvalidParameter: The sanitizer has another table."""
         form = _ClientForm.load(Path(folder) / FILE, FORMAT)
         client = cls(sanitizer, PlainTokens(length=0), kind=form.kind, max_tokens=form.max_tokens)
         if client.table != form.table:
@@ -403,7 +370,6 @@ class RAPTClient:
 
 
 def json_etas(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with "inf" for infinity, for strict JSON."""
     return {name: "inf" if value == math.inf else value for name, value in values.items()}
 
 

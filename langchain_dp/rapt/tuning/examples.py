@@ -1,4 +1,4 @@
-"""Labelled texts for training: checks raw ones, and stores privatized ones."""
+"""Labelled texts for training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ FORMAT = "langchain-dp privatized examples 1"
 LABELS_IN_CLEAR = "The labels of the training texts are in clear."
 
 Examples = Iterable[Mapping[str, Any]] | PrivateRecords
-"""Raw examples: mappings with ``text`` and ``label``."""
 
 _NO_CERTIFICATE = (
     "Expected privatized examples to come with the certificate of their privatization, got {}. Privatize them with a "
@@ -31,7 +30,7 @@ _NO_CERTIFICATE = (
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RawExamples:
-    """Checked raw examples, with the number of the label and the user of each. Private."""
+    """Checked raw examples. Private."""
 
     texts: list[str]
     labels: list[int]
@@ -46,15 +45,13 @@ class RawExamples:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PrivatizedExamples:
-    """Privatized training texts for a provider, with their labels in clear.
-
-    The certificate travels with the texts, also into files, and a training certificate repeats it. It is not signed.
+    """Privatized training texts for a provider, with labels in clear and their certificate, which is not signed.
 
     Args:
-        kind: "tokens" or "text", as of :class:`~langchain_dp.rapt.tuning.wire.PredictionRequest`.
+        kind: "tokens" or "text".
         inputs: Privatized texts, without plain tokens.
-        labels: Names of their labels, in clear.
-        truncated: Number of texts above the limit, truncated before they were privatized.
+        labels: Their labels, in clear.
+        truncated: Number of truncated texts.
         certificate: Their promise.
 
     Raises:
@@ -87,7 +84,7 @@ class PrivatizedExamples:
         return f"PrivatizedExamples({len(self)}, {self.certificate!r})"
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write one JSON file, atomically."""
+        """Write one JSON file."""
         fields = {
             "format": FORMAT,
             "kind": self.kind,
@@ -100,11 +97,7 @@ class PrivatizedExamples:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> PrivatizedExamples:
-        """Read a file of :meth:`save`.
-
-        Raises:
-            InvalidParameter: The file is invalid, or holds texts without a certificate.
-        """
+        """Read a saved file. InvalidParameter without a certificate."""
         form = _ExamplesForm.load(Path(path), FORMAT)
         if form.certificate is None:
             raise InvalidParameter(_NO_CERTIFICATE.format(f"none in {str(path)!r}"))
@@ -126,7 +119,6 @@ class _ExamplesForm(FileForm):
 def checked(
     examples: Examples, labels: Sequence[str], *, user_key: str | None, what: str = "example", both: bool = True
 ) -> RawExamples:
-    """Check examples before anything is charged."""
     records = PrivateRecords(examples)
     if user_key is None and records.user_key is not None:
         raise InvalidParameter(

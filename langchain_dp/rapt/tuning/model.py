@@ -1,4 +1,4 @@
-"""The provider's model: a backbone with learned parts, and the heads of the two tasks."""
+"""The provider's model: a backbone with learned parts and two heads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ADAPTER_SIZE = 64
 
 
 class Adapter(nn.Module):
-    """A frozen projection and a bottleneck with a shortcut (Houlsby et al. 2019), at first without effect."""
+    """A projection and a bottleneck with a shortcut (Houlsby et al. 2019)."""
 
     def __init__(self, projection: nn.Linear) -> None:
         super().__init__()
@@ -36,14 +36,12 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.up.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Projection, plus its bottleneck."""
         out: Tensor = self.projection(hidden)
         bottleneck: Tensor = self.up(nn.functional.gelu(self.down(out)))
         return out + bottleneck
 
 
 def adapt(model: nn.Module) -> None:
-    """Add an adapter behind every attention and feed-forward block, in place."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and f".{name}".endswith(_ADAPTED):
             parent, _, last = name.rpartition(".")
@@ -52,7 +50,7 @@ def adapt(model: nn.Module) -> None:
 
 @contextmanager
 def keys_and_values(encoder: nn.Module) -> Iterator[list[list[Tensor]]]:
-    """Record the outputs of the key and value projections of every layer: [[key, value], ...] in order."""
+    """Record each layer's projections: [[key, value], ...]."""
     attentions: list[Any] = [one for name, one in encoder.named_modules() if f".{name}".endswith(".attention.self")]
     outputs: list[list[Tensor]] = [[] for _ in attentions]
     handles = [
@@ -72,12 +70,12 @@ def _record(outputs: list[Tensor], module: nn.Module, args: Any, output: Tensor)
 
 
 RECONSTRUCTION = "reconstruction."
-"""Prefix of the names of the temporary head."""
+"""Names the temporary head."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Mean losses of one batch. L_rec of a text is the sum, or mean, over its plain tokens."""
+    """Means of one batch."""
 
     total: Tensor
     task: float
@@ -87,11 +85,7 @@ class Losses:
 
 
 class TunedModel(nn.Module):
-    """A backbone with a prompt, prefix, adapters or free weights, a head for the labels, and one for reconstruction.
-
-    ``words`` are the tokens of the labels for a verbalizer. None: a linear head. ``reconstruct`` is the size |T| of the
-    reconstruction head's vocabulary. 0: no such head.
-    """
+    """A backbone with learned parts and heads. ``words`` are the labels' tokens for a verbalizer."""
 
     def __init__(
         self,
@@ -146,13 +140,13 @@ class TunedModel(nn.Module):
             )
 
     def _random_words(self) -> Tensor:
-        """N random ordinary tokens, (1, N), one per virtual token."""
+        """Draw ordinary tokens, (1, N)."""
         special = set(self.backbone.special_ids)
         ordinary = torch.tensor([i for i in range(len(self.backbone.words)) if i not in special])
         return ordinary[torch.randint(len(ordinary), (1, self.settings.virtual_tokens))]
 
     def _add_prefix(self) -> None:
-        """Start from the keys and values of random words in every layer (Li and Liang 2021, section 7.4)."""
+        """Start from random words (Li and Liang 2021, section 7.4)."""
         with torch.no_grad(), keys_and_values(self.body) as outputs:
             self.body(input_ids=self._random_words().to(self.backbone.embedding.weight.device))
         config = peft.PrefixTuningConfig(
@@ -164,11 +158,11 @@ class TunedModel(nn.Module):
             self.body.prompt_encoder["default"].embedding.weight.copy_(torch.cat(halves, dim=1))
 
     def learned(self) -> dict[str, Tensor]:
-        """Every trained tensor by name."""
+        """Return every trained tensor."""
         return {name: tensor for name, tensor in self.named_parameters() if tensor.requires_grad}
 
     def put(self, tensors: Mapping[str, Tensor], *, reconstruction: bool) -> None:
-        """Load trained tensors, as of :meth:`learned`. With ``reconstruction`` also those of its head."""
+        """Load trained tensors."""
         own = {
             name: tensor
             for name, tensor in self.learned().items()
@@ -186,12 +180,12 @@ class TunedModel(nn.Module):
                 tensor.copy_(tensors[name])
 
     def activations(self, batch: Batch) -> Tensor:
-        """Activations of the real tokens in the last layer: (B, L, h)."""
+        """Real tokens' last layer, (B, L, h)."""
         states: Tensor = self.body(input_ids=batch.ids, attention_mask=batch.attended).last_hidden_state
         return states[:, self.virtual :]
 
     def logits(self, batch: Batch, states: Tensor) -> Tensor:
-        """Scores of the labels, (B, labels), from activations of the last layer."""
+        """Score labels, (B, labels)."""
         if self.head is not None:
             weight = batch.text[:, :, None].to(states.dtype)
             scores: Tensor = self.head((states * weight).sum(dim=1) / weight.sum(dim=1))
@@ -200,7 +194,7 @@ class TunedModel(nn.Module):
         return words[:, self.words]
 
     def losses(self, batch: Batch, labels: Tensor, targets: Tensor) -> Losses:
-        """Both tasks on one batch: numbers of labels, (B,), and indices in T of the clear plain tokens, (B, m)."""
+        """Labels are (B,), targets in T (B, m)."""
         states = self.activations(batch)
         logits = self.logits(batch, states).float()
         task = nn.functional.cross_entropy(logits, labels)

@@ -1,8 +1,4 @@
-"""Plain tokens: random public words before every text, privatized by the sanitizer's mechanism.
-
-They are public, so drawing and privatizing them is free. They carry the noise of private words, so the model learns
-about the noise by reconstructing them.
-"""
+"""Plain tokens: random public words before every text, privatized by the sanitizer's mechanism for free."""
 
 from __future__ import annotations
 
@@ -44,10 +40,7 @@ forks.renew_lock(sys.modules[__name__], "_LOCK")
 
 
 class PlainSource:
-    """Rows of plain tokens: ids of the client's public table, or words under the kind "text".
-
-    ``engine`` privatizes the rows. None leaves them unchanged.
-    """
+    """Rows of plain tokens: ids, or words under "text". ``engine`` privatizes them."""
 
     def __init__(
         self, vocabulary: Vocabulary, settings: PlainTokens, engine: TextPrivatizer | None, kind: Kind
@@ -63,7 +56,6 @@ class PlainSource:
         self.rows: Ids = coins.integers(0, size, size=(settings.rows, settings.length))
 
     def restore(self, settings: PlainTokens, candidates: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
-        """Read a description of :meth:`to_dict`."""
         named = len(candidates) > 0 and all(0 <= one < len(candidates) for row in rows for one in row)
         self.settings, self.candidates = settings, _places(self._vocabulary, candidates)
         if not named or len(rows) != settings.rows or any(len(row) != settings.length for row in rows):
@@ -73,17 +65,13 @@ class PlainSource:
         self.rows = np.array(rows, dtype=np.int64).reshape(settings.rows, settings.length)
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Describe the rows by words, which are stable between versions, not by seeds."""
         return {"candidates": [self._vocabulary.words[i] for i in self.candidates.tolist()], "rows": self.rows.tolist()}
 
     def __len__(self) -> int:
         return len(self.candidates)
 
     def draw(self, count: int, coins: np.random.Generator, noise: Randomness | None = None) -> tuple[Ids, list[Plain]]:
-        """Draw the targets, as indices in T, (count, m), and the rows to send.
-
-        ``coins`` are public. ``noise`` replaces the sanitizer's source of noise.
-        """
+        """Draw targets in T, (count, m), and rows. ``coins`` are public."""
         if self.settings.choice == "fresh":
             targets = coins.integers(0, len(self.candidates), size=(count, self.settings.length))
         else:
@@ -97,7 +85,7 @@ class PlainSource:
         return targets, [["".join(words([i])).replace(tokenize.GLUE, "") for i in row] for row in ids.tolist()]
 
     def before(self, inputs: Sequence[PrivatizedText]) -> list[Plain]:
-        """Rows for privatized texts, a function of the public seed and the text: equal texts make equal requests."""
+        """Return rows from the public seed and the privatized text only."""
         rows: dict[int, Plain] = {}
         numbers = []
         for text in inputs:
@@ -111,7 +99,6 @@ class PlainSource:
 
 
 def _privatized(engine: TextPrivatizer, size: int, noise: Randomness | None, ids: Ids) -> Ids:
-    """Privatize public ids. The tables of the exponential mechanism for the |T| words stay in memory."""
     table, points = engine.vocabulary.table, engine.vocabulary.points
     noise = noise or engine._rng
     if engine.mechanism == "laplace":

@@ -1,4 +1,4 @@
-"""The provider: a tuned model for privatized tokens or privatized text, never a raw one."""
+"""The provider: a tuned model that never reads a raw text."""
 
 from __future__ import annotations
 
@@ -32,15 +32,11 @@ FORMAT = "langchain-dp rapt provider 1"
 class RAPTProvider:
     """Answers requests of privatized texts with probabilities of the labels.
 
-    It has no sanitizer, no account, no raw text and no reconstruction head. Its only input is a
-    :class:`PredictionRequest`.
-
     Args:
         model: Tuned model.
         backbone: Backbone inside it.
         labels: Public labels.
-        kind: Kind of the training texts: token ids ("tokens") or text ("text"). The other kind is refused, so that a
-            model of tokens cannot get a raw text by mistake.
+        kind: "tokens" or "text", as in training. The other is refused.
         verbalizer: Word for each label. None: a head of its own.
         template: Public text behind every input, for a verbalizer.
 
@@ -70,30 +66,22 @@ class RAPTProvider:
         self.device = str(next(iter(model.learned().values())).device)
 
     def predict(self, request: PredictionRequest) -> Answer:
-        """Probabilities of the labels for every text of a request.
-
-        Raises:
-            InvalidParameter: The request was not made for this model.
-        """
+        """Return the labels' probabilities. InvalidParameter: Made for another model."""
         rows = self.rows(request)
         return Answer(self.labels, probabilities_of(self.model, rows, self.backbone.pad, self.device).tolist())
 
     def rows(self, request: PredictionRequest) -> list[Row]:
-        """Inputs of the backbone."""
+        """Make the inputs."""
         if request.kind != self.kind:
             raise InvalidParameter(f"Expected a request of the kind {self.kind!r}. Use the client of this model.")
         return self.assembler.rows(request)[0]
 
     def answer(self, body: bytes) -> bytes:
-        """Answer a JSON request with JSON, for a server.
-
-        Raises:
-            InvalidParameter: ``body`` is no request for this model. The message holds no part of it.
-        """
+        """Answer JSON with JSON, for a server. Errors hold no part of it."""
         return self.predict(PredictionRequest.from_json(body)).to_json()
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write ``provider.json`` and ``model.safetensors``: learned weights without backbone (all under "full")."""
+        """Write facts and learned weights."""
         facts = {
             "format": FORMAT,
             "labels": list(self.labels),
@@ -124,12 +112,7 @@ class RAPTProvider:
         tokenizer: Any = None,
         device: str = "auto",
     ) -> RAPTProvider:
-        """Load a saved provider around the same backbone.
-
-        Raises:
-            InvalidParameter: The files are invalid, or of another backbone.
-            MissingExtra: The package of "minilm" is not installed.
-        """
+        """Load a saved provider. InvalidParameter: Files or backbone do not fit."""
         form = _ProviderForm.load(Path(folder) / PROVIDER, FORMAT)
         words = form.verbalizer is not None
         base = backbone_of(backbone, tokenizer, words=words)
@@ -176,7 +159,6 @@ class _ProviderForm(FileForm):
 def assembler(
     backbone: Backbone, settings: TuningSettings, verbalizer: Mapping[str, str] | None, template: str
 ) -> Assembler:
-    """Assembler of rows for a model of these settings."""
     return Assembler(
         backbone,
         max_tokens=settings.max_tokens,
@@ -187,7 +169,7 @@ def assembler(
 
 
 def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[str, str] | None) -> list[int] | None:
-    """First token of every label's word."""
+    """Return each word's first token."""
     if verbalizer is None:
         return None
     if not isinstance(verbalizer, Mapping) or set(verbalizer) != set(labels):
@@ -204,7 +186,6 @@ def label_words(backbone: Backbone, labels: Sequence[str], verbalizer: Mapping[s
 
 
 def chosen_device(device: str) -> str:
-    """The device, or for "auto" the best one. Refuse one that torch cannot use."""
     check_device(device)
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Public settings of prompt tuning, with the paper's values as defaults."""
+"""Public settings of prompt tuning."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ _PROMPT_LENGTH = {"prompt": 150, "prefix": 10}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlainTokens:
-    """Public tokens before every text, which are privatized with it and reconstructed.
+    """Public tokens before every text, privatized with it and reconstructed.
 
     Args:
-        length: Number m of tokens. 0 for none. The paper has 40.
-        choice: "fixed": the same tokens before every text, as in the paper's main results. "sets": one of ``sets`` rows
-            per text. "fresh": new ones per text, so that no position can be memorized.
+        length: Number m of tokens. 0 for none.
+        choice: "fixed": the same for every text. "sets": one of ``sets`` rows. "fresh": new ones.
         sets: Number of rows under "sets".
-        vocabulary: Size |T| of the set of tokens, and of the reconstruction head's output. Fewer if fewer of the table
-            fit. The paper has 7,630.
-        seed: Public seed of the rows, and of the tokens before each query.
+        vocabulary: Largest size |T| of the set of tokens.
+        seed: Public seed of the tokens.
 
     Examples:
         >>> settings = TuningSettings(plain=PlainTokens(length=10, choice="fresh"))
@@ -48,36 +46,35 @@ class PlainTokens:
 
     @property
     def rows(self) -> int:
-        """Number of rows to choose from. 0 under "fresh"."""
+        """Rows to choose from."""
         return {"fixed": 1, "sets": self.sets, "fresh": 0}[self.choice]
 
     @classmethod
     def from_dict(cls, fields: Any) -> PlainTokens:
-        """Read and check plain values."""
+        """Check plain values."""
         return cls(**_named(cls, fields))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningSettings:
-    """Method and hyperparameters. The defaults are the paper's: Adam at 6e-5, batches of 128, 4 epochs, 128 tokens.
+    """Method and hyperparameters. The paper's values by default.
 
     Args:
-        method: "prompt": vectors before the input (Lester et al. 2021). "prefix": keys and values before those of every
-            layer (Li and Liang 2021). "adapter": bottlenecks in every layer (Houlsby et al. 2019). "full": all weights
-            of the backbone, which is frozen otherwise.
-        reconstruction: Whether to reconstruct the plain tokens in training.
-        prompt_length: Vectors of a prompt or prefix. None: 150 and 10, as in the paper.
+        method: "prompt" (Lester et al. 2021), "prefix" (Li and Liang 2021), "adapter" (Houlsby et al. 2019) or "full"
+            (all weights).
+        reconstruction: Whether to reconstruct plain tokens.
+        prompt_length: Vectors of a prompt or prefix. None: 150 and 10.
         plain: Plain tokens.
         head_size: Hidden size c of the reconstruction head.
-        reconstruction_weight: Factor of L_rec in the loss. The paper has 1.
-        reconstruction_reduction: "sum" over the plain tokens, as in the paper's equation 7, or their "mean".
-        learning_rate: Constant learning rate of Adam.
+        reconstruction_weight: Factor of L_rec in the loss.
+        reconstruction_reduction: "sum" over the plain tokens, as in the paper's equation 7, or "mean".
+        learning_rate: Learning rate of Adam.
         batch_size: Texts per step.
-        epochs: Largest number of passes over the texts.
-        max_tokens: Longest text, in tokens. Longer ones are truncated, counted and reported.
-        patience: Stop when the validation loss did not fall for this many epochs, and keep the best. None: never.
+        epochs: Most passes over the texts.
+        max_tokens: Longest text. Longer ones are truncated.
+        patience: Stop after this many epochs without a better validation loss.
         device: "auto", "cpu", "cuda", ...
-        seed: Public seed of the order of texts, initial values and dropout.
+        seed: Public seed.
 
     Examples:
         >>> settings = TuningSettings(method="prompt", plain=PlainTokens(length=10), patience=1)
@@ -118,28 +115,27 @@ class TuningSettings:
 
     @property
     def virtual_tokens(self) -> int:
-        """Number of vectors of the prompt or prefix. 0 for other methods."""
+        """Vectors of the prompt or prefix."""
         usual = _PROMPT_LENGTH.get(self.method, 0)
         return self.prompt_length if usual and self.prompt_length is not None else usual
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> TuningSettings:
-        """Read a result of :meth:`to_dict`."""
+        """Read plain values."""
         values = _named(cls, fields)
         return cls(**{**values, "plain": PlainTokens.from_dict(values["plain"])})
 
     def differences(self, other: TuningSettings) -> list[str]:
-        """Names of the fields in which two settings differ, except the device."""
+        """Name differing fields, except the device."""
         mine, its = self.to_dict(), other.to_dict()
         return sorted(name for name in mine if name != "device" and mine[name] != its[name])
 
 
 def check_device(device: object) -> None:
-    """Refuse other types, without torch."""
     validate.instance("device", device, str, "a str, such as 'auto', 'cpu' or 'cuda:0'", "Give its name.")
 
 

@@ -1,4 +1,4 @@
-"""The training loop, from privatized rows to learned tensors and a report, and its checkpoints."""
+"""The training loop, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class Progress:
     best: dict[str, Tensor] = dataclasses.field(default_factory=dict)
 
     def add(self, texts: int, *, correct: int, means: Mapping[str, float]) -> None:
-        """Count one step."""
         self.steps += 1
         self.step += 1
         self.sums.update(texts=texts, correct=correct)
@@ -54,7 +53,6 @@ class Progress:
             self.sums[name] += mean * texts  # type: ignore[assignment]  # a Counter of floats
 
     def end_epoch(self, figures: dict[str, float], *, patience: int | None) -> None:
-        """Close an epoch: update the best one, and decide whether to stop."""
         self.history.append(figures)
         if "validation_loss" in figures:
             lows = [one["validation_loss"] for one in self.history]
@@ -66,7 +64,7 @@ class Progress:
 
 
 class Checkpoint:
-    """A folder with the state of a training. To resume, settings and ``identity`` (public facts) must be equal."""
+    """The state of a training, resumed under equal settings and ``identity``."""
 
     def __init__(self, folder: Path, *, settings: TuningSettings, identity: Mapping[str, str]) -> None:
         try:
@@ -96,7 +94,6 @@ class Checkpoint:
             )
 
     def save(self, done: Progress, model: TunedModel, optimizer: Any) -> None:
-        """Write weights, best weights, optimizer, random state and ``done``."""
         learned = model.learned()
         tensors = {f"{_MODEL}{name}": tensor for name, tensor in learned.items()}
         tensors |= {f"{_BEST}{name}": tensor for name, tensor in done.best.items()}
@@ -109,7 +106,6 @@ class Checkpoint:
         write_whole(self._state, save(whole, {"progress": json.dumps(progress)}))
 
     def restore(self, model: TunedModel, optimizer: Any) -> Progress | None:
-        """Restore the training. None if it had not begun."""
         if not self._state.exists():
             return None
         try:
@@ -144,7 +140,7 @@ Rows = tuple[Any, list[Plain]]
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainingTexts:
-    """Privatized texts of one epoch, with the numbers of their labels."""
+    """Privatized texts, with label numbers."""
 
     inputs: Sequence[PrivatizedText]
     labels: Sequence[int]
@@ -156,14 +152,14 @@ class TrainingReport:
 
     Args:
         steps: Steps of the optimizer.
-        epochs: One mapping per epoch: loss, task, reconstruction, accuracy, recovered (share of plain tokens), and with
-            validation texts validation_loss and validation_accuracy.
-        best_epoch: Number of the epoch whose weights were kept, from 0.
+        epochs: One mapping per epoch: loss, task, reconstruction, accuracy, recovered (share of plain tokens), and
+            maybe validation_loss and validation_accuracy.
+        best_epoch: Number of the kept epoch, from 0.
         stopped_early: Whether patience ran out.
         parameters: Number of trained and kept weights.
-        head_parameters: Number of weights of the temporary reconstruction head.
-        truncated: Number of texts above the limit, which were truncated.
-        seconds_per_step: Mean wall-clock time of a step, in this call.
+        head_parameters: Number of weights of the reconstruction head.
+        truncated: Number of truncated texts.
+        seconds_per_step: Mean time of a step, in this call.
 
     Examples:
         >>> classifier = tuner.fit(examples, validation=validation)
@@ -182,7 +178,7 @@ class TrainingReport:
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Trainer:
-    """Trains one model. ``plain`` draws plain tokens, ``every`` is the number of steps between two checkpoints."""
+    """Trains one model. ``every`` counts steps between checkpoints."""
 
     model: TunedModel
     assembler: Assembler
@@ -201,7 +197,6 @@ class Trainer:
         )
 
     def fit(self, texts: TrainingTexts, validation: TrainingTexts | None) -> TrainingReport:
-        """Train until patience runs out, and keep the best weights."""
         devices = [torch.device(self.device)] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self._settings.seed)  # type: ignore[no-untyped-call]  # torch's own
@@ -282,7 +277,6 @@ class Trainer:
         done.add(len(rows), correct=losses.correct, means={**figures, "recovered": losses.recovered})
 
     def _rows(self, texts: TrainingTexts, coins: np.random.Generator) -> tuple[Tensor, list[Row], int]:
-        """Targets of the reconstruction, rows, and the number of truncated texts."""
         targets, plain = self.plain(len(texts.inputs), coins)
         rows: list[Row] = []
         cut = 0
@@ -306,7 +300,7 @@ class Trainer:
 
 
 def probabilities_of(model: TunedModel, rows: Sequence[Row], pad: int, device: str) -> Tensor:
-    """Probabilities of the labels, (rows, labels), on the CPU."""
+    """Return probabilities, (rows, labels)."""
     model.eval()
     size = model.settings.batch_size
     parts = [torch.empty(0, 0)] if not rows else []

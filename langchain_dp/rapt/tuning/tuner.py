@@ -1,4 +1,4 @@
-"""Tunes a backbone on privatized text, with privatized plain tokens to reconstruct."""
+"""Tunes a backbone on privatized text."""
 
 from __future__ import annotations
 
@@ -34,29 +34,27 @@ ONCE = "Every training text was privatized once and stored: all epochs saw the o
 class RAPTPromptTuner:
     """Learns to classify privatized texts: prompt tuning, prefix tuning, adapters or all weights.
 
-    The sanitizer privatizes every training text and charges its ledger. Public plain tokens, privatized by the same
-    mechanism, precede it. The model learns the labels and, with a temporary head, to reconstruct the plain tokens. The
-    result is a Runnable that sanitizes its queries.
+    The sanitizer privatizes and charges every training text. The model learns the labels, and to reconstruct plain
+    tokens.
 
     Args:
-        sanitizer: Privatizes training texts and later queries. :class:`IdentitySanitizer` is for baselines.
-        labels: Public labels: strings, or whole numbers or members of an Enum, which become strings.
-        backbone: "minilm", a folder, a model of transformers (which is copied), or a :class:`Backbone`.
+        sanitizer: Privatizes training texts and later queries.
+        labels: Public labels.
+        backbone: A :class:`Backbone`, or its ``model``.
         tokenizer: Tokenizer of a given model.
-        settings: Method and hyperparameters. The paper's values by default.
-        verbalizer: A word for each label, predicted by the backbone's own head for words which
-            "minilm" lacks. None: a linear head on the text's activations.
-        template: Public text behind every input of an encoder, with ``{mask}`` for the predicted word.
+        settings: Method and hyperparameters.
+        verbalizer: A word for each label, predicted by the backbone's head. None: a linear head.
+        template: Public text behind every input, with ``{mask}`` for the predicted word.
         user_key: Key of the example's user, whose account is charged.
 
     Raises:
-        InvalidParameter: A value is out of bounds, two contradict each other, or the backbone cannot be used.
+        InvalidParameter: The backbone cannot be used.
         MissingExtra: torch, transformers or peft is not installed.
 
     Formal guarantee:
         That of the sanitizer: metric privacy for the words of every training text, one release each, for all epochs.
-        The labels, the number of texts and their lengths are in clear. The tuned model is post-processing of the
-        releases. It is NOT differentially private in the number or presence of texts.
+        The labels, the number of texts and their lengths are in clear. The tuned model is post-processing. It is NOT
+        differentially private in the number or presence of texts.
         Source: Li, Tan, Liu 2023, section 3.2.
 
     Examples:
@@ -94,7 +92,7 @@ class RAPTPromptTuner:
 
     @redact_errors()
     def privatize(self, examples: Examples) -> PrivatizedExamples:
-        """Privatize labelled texts as :meth:`RAPTClient.privatize`, which needs no model."""
+        """Privatize as :meth:`RAPTClient.privatize`."""
         return self.client.privatize(examples, labels=self.labels, user_key=self._user_key)
 
     @hold_arguments("examples", "validation")
@@ -107,24 +105,19 @@ class RAPTPromptTuner:
         checkpoint_every: int | None = None,
         progress: bool = True,
     ) -> RAPTClassifier:
-        """Privatize, train, and return the classifier.
-
-        The classifier's ``training`` certificate repeats that of the training texts: mechanism, eta, table, releases
-        and notes. It names both etas if this tuner's sanitizer has another one.
+        """Privatize, train, and return the classifier. Its ``training`` certificate repeats that of the training texts.
 
         Args:
             examples: Mappings with ``text`` and ``label``, or the result of :meth:`privatize`, at no further cost.
-            validation: The same for early stopping, at the same eta and of the same account. Raw texts of both are
-                charged together, or none.
-            checkpoint: Folder for the state of a training on results of :meth:`privatize`. Repeat an interrupted call
-                with the same ones to resume it.
-            checkpoint_every: Steps between two states, beside one after each epoch.
-            progress: Whether to show a bar with loss and accuracy.
+            validation: The same for early stopping, at the same eta and account.
+            checkpoint: Folder for the state, only with results of :meth:`privatize`.
+            checkpoint_every: Steps between two states.
+            progress: Whether to show a bar.
 
         Raises:
-            InvalidParameter: As for :meth:`privatize`. Privatized texts are under another promise than this tuner's,
-                except for eta, or than each other, or the checkpoint is of another training.
-            BudgetExceeded: An account has too little left. Nothing was charged and nothing released.
+            InvalidParameter: Privatized texts are under another promise, except for eta, or the checkpoint is of
+                another training.
+            BudgetExceeded: An account has too little left. Nothing was charged.
         """
         private = PrivateArgs(*PrivateArgs.of(examples).values, *PrivateArgs.of(validation).values)
         if checkpoint_every is not None:
@@ -201,7 +194,7 @@ class RAPTPromptTuner:
         return examples
 
     def _account(self, examples: PrivatizedExamples | RawExamples) -> tuple[float, object]:
-        """Eta and account at which they are, or will be, privatized."""
+        """Return eta and account."""
         if isinstance(examples, RawExamples):
             return self.client.eta, self.client.account
         return examples.certificate.eta, examples.certificate.parameters.get(ACCOUNT, "")

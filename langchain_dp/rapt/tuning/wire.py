@@ -1,4 +1,4 @@
-"""Messages between client and provider: privatized tokens or privatized text only."""
+"""Messages between client and provider."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from langchain_dp.errors import InvalidParameter
 
 Kind = Literal["tokens", "text"]
 PrivatizedText = list[int] | str
-"""A privatized text: token ids of the backbone, or text for its tokenizer."""
+"""Token ids, or text."""
 Plain = list[int] | list[str]
-"""Privatized plain tokens: ids of the backbone, or words."""
+"""Ids, or words."""
 
 PROVIDER, WEIGHTS = "provider.json", "model.safetensors"
 """Files of a saved provider."""
@@ -21,7 +21,7 @@ PROVIDER, WEIGHTS = "provider.json", "model.safetensors"
 VERSION = 1
 _ONE = 1 + 1e-6  # as some hardware rounds
 MOST = 4_096
-"""Largest number of texts in a request."""
+"""Texts in a request."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -29,8 +29,8 @@ class PredictionRequest:
     """Privatized texts and the privatized plain tokens before them, for a provider.
 
     Args:
-        kind: "tokens": ids of the backbone's vocabulary (-1: unknown). "text": text for the backbone's tokenizer.
-        plain: Privatized plain tokens, one row per text, possibly empty.
+        kind: "tokens": ids of the backbone's vocabulary (-1: unknown). "text": text for its tokenizer.
+        plain: Privatized plain tokens, one row per text.
         inputs: Privatized texts, of the same kind.
 
     Raises:
@@ -76,7 +76,7 @@ class PredictionRequest:
 
     @classmethod
     def from_json(cls, body: bytes) -> PredictionRequest:
-        """Read a request of :meth:`to_json`."""
+        """Read a request."""
         try:
             fields = json.loads(body)
         except (ValueError, RecursionError):
