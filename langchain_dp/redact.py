@@ -189,7 +189,7 @@ def redacting(method: Callable[P, R]) -> Callable[P, R]:
             return method(*args, **kwargs)
         except BaseException as error:  # raised again below
             stop = _copy(error) or ModelUnavailable(
-                f"The engine failed with {type(error).__name__}; its text is withheld. Build it again."
+                f"The engine failed with {type(error).__name__}, text withheld. Build it again."
             )
         del args, kwargs
         raise stop
@@ -204,10 +204,10 @@ def without_frames(error: BaseException, when: str = SANITIZING) -> BaseExceptio
         return OSError(error.errno, text, error.filename)
     for kind in (TimeoutError, ConnectionError, OSError):
         if isinstance(error, kind):  # retries catch these
-            return kind(f"{type(error).__name__} {when}; its text is withheld.")
+            return kind(f"{type(error).__name__} {when}, text withheld.")
     if isinstance(error, Redacted):
         return Redacted(*error.args)
-    return _copy(error) or Redacted(f"{type(error).__name__} {when}; its text is withheld.")
+    return _copy(error) or Redacted(f"{type(error).__name__} {when}, text withheld.")
 
 
 def interruption(error: BaseException) -> BaseException | None:

@@ -408,8 +408,8 @@ def _as_dict(message: BaseMessage) -> dict[str, Any]:
     role = message.role if message.type == "chat" else _ROLES.get(message.type)  # type: ignore[attr-defined]  # of ChatMessage
     if role is not None and not re.fullmatch(r"[\w-]{1,32}", role):
         raise InvalidParameter(
-            f"Expected a message of type {message.type!r} to have a role of 1 to 32 letters, digits, _ or -: it stands "
-            "in the prompt as it is. Give such a role."
+            f"Expected a message of type {message.type!r} to have a role of 1 to 32 letters, digits, _ or -. The "
+            "prompt holds it unchanged. Give such a role."
         )
     if role is None:
         raise InvalidParameter(f"Expected a message of type {message.type!r} to be one of {sorted(_ROLES)}.")

@@ -33,7 +33,7 @@ WORTH = 1.2
 _PROBE = (
     "The kitchen was quiet after the guests had left. Anna washed the last glasses and looked out at the garden, "
     "where the snow had begun to fall again. Water boils at a lower temperature on a mountain, because the air "
-    "pressure is lower there; that is why cooking pasta in a high village takes longer.\n\n"
+    "pressure is lower there. That is why cooking pasta in a high village takes longer.\n\n"
     "Review: the soup was cold and the waiter never came back.\nSentiment: negative\n\n"
     "Review: a warm, funny film with two great actors.\nSentiment: positive\n"
 )

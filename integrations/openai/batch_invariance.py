@@ -21,7 +21,7 @@ _COPIES = 3
 _LONGEST = 256
 _PATIENCE = 60.0
 _REMEDY = (
-    "Start the server so that it is (vLLM: VLLM_BATCH_INVARIANT=1 vllm serve MODEL; SGLang: "
+    "Start the server so that it is (vLLM: VLLM_BATCH_INVARIANT=1 vllm serve MODEL, SGLang: "
     "--enable-deterministic-inference), or leave batch_invariant=True out: members are then asked one at a time."
 )
 _PROSE = (

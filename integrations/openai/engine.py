@@ -130,8 +130,8 @@ class CompletionServerEnsemble(BaseEngine):
         """Notes for certificates."""
         notes = [
             "The model ran on a completions server, which saw the private records.",
-            "Which requests the server evaluated together is outside this library's control: that a member's answer "
-            "holds nothing of another member is the server's promise.",
+            "This library does not control which requests the server evaluates together. The server promises that "
+            "a member's answer holds nothing of another member.",
         ]
         if self._compared:
             notes.append(
@@ -141,7 +141,7 @@ class CompletionServerEnsemble(BaseEngine):
         together = f"Up to {self._in_flight} members were under way at once" if self._in_flight > 1 else "One at a time"
         notes.append(
             f"{together}: a member with a long record that keeps the server busy may cost others their votes, once "
-            f"they are silent for {self._timeout:g} seconds; that is not accounted for."
+            f"they are silent for {self._timeout:g} seconds. That is not accounted for."
         )
         if 0 < self.listed_tokens < LISTED[0]:
             notes.append(

@@ -49,8 +49,8 @@ def prepared(model: Any, tokenizer: Any, device: str, dtype: str) -> Any:
         )
     if any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
         raise InvalidParameter(
-            "Expected model to be one that is not compiled: which kernels a compiled one takes hangs on the lengths "
-            "that it saw before, of other members. Load it again, without compile()."
+            "Expected model to be one that is not compiled: a compiled one takes kernels by the lengths that it "
+            "saw before, of other members. Load it again, without compile()."
         )
     if tokenizer is None:
         raise InvalidParameter("Expected tokenizer=None only with a folder. Give the tokenizer of the loaded model.")

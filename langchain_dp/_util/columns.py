@@ -121,7 +121,7 @@ class Columns:
         self.check_there(kept)
         if hasattr(self._batch, "iloc") and type(self._batch.index).__name__ != "RangeIndex":
             raise InvalidParameter(
-                "Expected a frame with a plain index (0, 1, ...): what stands in another one would leave in clear. "
+                "Expected a frame with a plain index (0, 1, ...): another index would leave in clear. "
                 "Call reset_index(drop=True), or reset_index() and name its column in keep_columns=."
             )
 

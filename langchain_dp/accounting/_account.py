@@ -327,7 +327,7 @@ class BudgetHolder(SharedOnCopy):
         if account.prepaid is not None and any(plan.quotas is None for plan in plans):
             unspent = sum(account.unspent(plan, key) for plan in plans for key in plan.items)
             added.append(
-                f"paid for in blocks of {account.prepaid.block}: what is spent counts {unspent} releases that this "
+                f"paid for in blocks of {account.prepaid.block}: the cost counts {unspent} releases that this "
                 "process has paid for and not made, and those that others have"
             )
         if len(plans) > 1:

@@ -25,7 +25,7 @@ class LedgerPlan(BudgetHolder):
 
     Formal guarantee:
         All releases charged to the plan together are (epsilon, delta)-DP under the ledger's neighbors, in any order and
-        under any adaptive choice (Vadhan and Zhang 2022; Lyu 2022).
+        under any adaptive choice (Vadhan and Zhang 2022, Lyu 2022).
 
     Examples:
         >>> plan = ledger.reserve([(NoisyMaxEvent(20.0), 50)], name="answers")
@@ -112,7 +112,7 @@ class LedgerPlan(BudgetHolder):
         left = whose[1] - self.used_by().get(whose[0], 0)
         refusal = QuotaExceeded(
             f"This user's share of the plan {self.name!r} is {whose[1]:,} releases, and {left:,} are left of it. "
-            "Nothing was charged. A share is not refilled on the same rows; new rows get a new ledger.",
+            "Nothing was charged. A share is not refilled on the same rows. New rows get a new ledger.",
             asked=f"{count} x {event!r}",
             spent=self._account.spent(self._account.store.plans(), round_up=False),
             budget=(self.budget.epsilon, self.budget.delta),
@@ -167,7 +167,7 @@ class LedgerPlan(BudgetHolder):
         if share is None:
             raise PlanError(
                 f"The plan {self.name!r} has no account for this user, and no share for those it does not name. "
-                "Give a user that it names; another plan can have Quotas(default=...). Nothing was charged."
+                "Give a user that it names. Another plan can have Quotas(default=...). Nothing was charged."
             )
         return user_id, share
 

@@ -47,7 +47,7 @@ class PrivacyBudget:
     neighbors: Neighbors = Neighbors.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        remedy = "Usual budgets are 1 to 10; above it, say non-private."
+        remedy = "Usual budgets are 1 to 10. Above it, say non-private."
         epsilon = validate.number("epsilon", self.epsilon, above=0.0, at_most=_MOST, remedy=remedy)
         delta = validate.number("delta", self.delta, above=0.0, below=1.0, remedy="A usual choice is 1e-5.")
         # Frozen. Converted, so that PrivacyBudget(3) equals PrivacyBudget(3.0).
@@ -70,7 +70,7 @@ def weak_promise_reasons(
     points = []
     if epsilon > USUAL:
         points.append(
-            f"epsilon={epsilon:g} is above {USUAL:g}: what is released may make a guess about a record e^{epsilon:g} "
+            f"epsilon={epsilon:g} is above {USUAL:g}: a release may make a guess about a record e^{epsilon:g} "
             "times as likely, which promises hardly anything"
         )
     if count and delta >= 1 / count:
@@ -95,7 +95,8 @@ def warn_mostly_noise(point: str) -> None:
 def warn_small_clip(clip: float) -> None:
     if clip < LEAST_CLIP:
         warn_mostly_noise(
-            f"a clip of {clip:.2g} nats lets the records hardly move the public model, which writes as well for nothing"
+            f"a clip of {clip:.2g} nats lets the records hardly move the public model, which writes "
+            "as well without a budget"
         )
 
 

@@ -22,7 +22,7 @@ from langchain_dp.errors import InvalidParameter
 
 PUBLIC_COUNT = "the number of records is public"
 
-INCLUDING = "released text went into this: what it cost is counted as reserved, and added up"
+INCLUDING = "released text went into this: its cost counts as reserved, and added up"
 
 ROUNDED = "spent is rounded up"
 

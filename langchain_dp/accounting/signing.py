@@ -66,7 +66,7 @@ def _fields(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         pass
     raise InvalidParameter(
-        "Expected a signed certificate, as certificate().sign(key) returns it, but this text is none. Files that "
+        "Expected a signed certificate, as certificate().sign(key) returns it, but this text is not one. Files that "
         "commands write are not signed."
     )
 

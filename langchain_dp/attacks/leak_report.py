@@ -199,7 +199,7 @@ class LeakReport:
 
     def __str__(self) -> str:
         lines = [
-            f"Leak search: {len(self.spans)} spans of {self.rows:,} training rows stand in the prompt, "
+            f"Leak search: {len(self.spans)} spans of {self.rows:,} training rows are in the prompt, "
             f"{self.rate:.0%} of its {self.own_words} own words",
             f"  by chance: {len(self.by_chance)} spans of {self.held_out:,} held-out rows, {self.rate_by_chance:.0%}; "
             f"{len(self.beyond_chance)} training spans outweigh all of these"

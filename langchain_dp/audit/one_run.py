@@ -159,7 +159,7 @@ def audit_pipeline(
     validate.number("delta", delta, at_least=0.0, at_most=1.0)
     validate.number("error", error, above=0.0, below=1.0)
     validate.function("pipeline", pipeline, of="the coins")
-    validate.function("score", score, of="what was released and a canary's number")
+    validate.function("score", score, of="the release and a canary's number")
     if guesses is not None:
         validate.integer("guesses", guesses, at_least=2, at_most=canaries)
     _check_canaries(canaries, guesses, epsilon=epsilon, delta=delta, error=error)
@@ -216,7 +216,7 @@ def _check_canaries(canaries: int, guesses: int | None, *, epsilon: float, delta
             f"error={error:g} even if all of them are right. Give more guesses and as many canaries, or a larger error."
         )
     why = (
-        f'half of the guesses are "in", whatever the coins are. With {guesses or _half(canaries)} guesses a pipeline '
+        f'half of the guesses are "in" for any coins. With {guesses or _half(canaries)} guesses a pipeline '
         f"that shows every coin is disproved with probability {seen(canaries):.2f} only, at epsilon={epsilon:g}, "
         f"delta={delta:g}, error={error:g}"
     )

@@ -30,7 +30,7 @@ _IN_CODE = {
     "with budget=": "with --epsilon",
     "without budget=": "without --epsilon",
     "see released(), and take one": "take one",
-    "released() has what it wrote": "its file has what it wrote",
+    "released() has its texts": "its file has its texts",
     "labels_from_data": "whether --labels are named",
     "call give_up_round(), which": "give --give-up-round, which",
 }

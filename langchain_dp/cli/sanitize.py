@@ -126,7 +126,7 @@ themselves go to stdout.
         except ENDS as error:
             return run_so_far.ended(*ending(error))
         except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
-            return run_so_far.ended(f"{type(error).__name__} while texts were sanitized; its text is withheld.", FAILED)
+            return run_so_far.ended(f"{type(error).__name__} while texts were sanitized, text withheld.", FAILED)
         return DONE
 
 

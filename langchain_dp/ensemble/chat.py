@@ -30,11 +30,11 @@ class PrivateChat(ChecksBatches, BaseChatModel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if idle := sorted(kwargs.keys() - type(self).model_fields):  # not refused: LangChain's suites give them
-            warn_caller(f"{idle} have no effect: what a chat face releases is fixed by its chain.", UserWarning)
+            warn_caller(f"{idle} have no effect: its chain fixes the releases of a chat model.", UserWarning)
         if self.cache is not False:
             raise InvalidParameter(
-                "Expected cache=False: LangChain's caches mix chains and keep what is forgotten; the chain keeps its "
-                "own answers."
+                "Expected cache=False: LangChain's caches mix chains and keep forgotten texts. The chain keeps its own "
+                "answers."
             )
 
     @property
@@ -68,7 +68,7 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
     def bind_tools(self, tools: object, **kwargs: Any) -> NoReturn:
         raise InvalidParameter(
-            "Expected no tools and no structured output: what is released is a text, which calls none and fills no "
+            "Expected no tools and no structured output: the release is a text, which calls none and fills no "
             "schema. Give the chain itself to an agent as a tool, by its as_tool()."
         )
 
@@ -81,7 +81,7 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
 def check_nothing_further(kwargs: Mapping[str, Any]) -> None:
     """Refuse bound arguments before a charge."""
-    reject_extra_kwargs(kwargs, remedy="What is released was fixed when its budget was reserved. Unbind them.")
+    reject_extra_kwargs(kwargs, remedy="The reserved budget fixed the release. Unbind them.")
 
 
 def check_no_quotas(chain: str, quotas: object) -> None:

@@ -33,7 +33,7 @@ def is_remote(engine: object) -> bool:
 def count_or_estimate(engine: MemberEngine, text: str) -> int:
     result = call_engine(lambda: engine.count_tokens(text))
     if result.failure:
-        raise ModelUnavailable(f"The engine failed to count tokens ({result.failure}); its text is withheld.")
+        raise ModelUnavailable(f"The engine failed to count tokens ({result.failure}), text withheld.")
     return cast("int", result.answer)
 
 
@@ -98,6 +98,6 @@ def forget_members(engine: MemberEngine, *members: Hashable) -> str:
 def forget_for_good(engine: MemberEngine, *members: Hashable) -> None:
     if failure := forget_members(engine, *members):
         raise ModelUnavailable(
-            f"The engine failed to forget ({failure}; its text is withheld): it may keep what it was shown of the "
-            "record. Close the engine, and build it anew."
+            f"The engine failed to forget ({failure}, text withheld): it may keep what it was shown of the "
+            "record. Close the engine, and build another."
         )

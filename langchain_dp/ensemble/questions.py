@@ -130,9 +130,7 @@ def user_of(plan: LedgerPlan, config: RunnableConfig | None) -> str | None:
 def user_specs(plan: LedgerPlan) -> list[ConfigurableFieldSpec]:
     if plan.quotas is None:
         return []
-    return [
-        ConfigurableFieldSpec(id=USER_ID, annotation=str, name="User", description="Who queries: whose quota is used.")
-    ]
+    return [ConfigurableFieldSpec(id=USER_ID, annotation=str, name="User", description="The user whose quota is used.")]
 
 
 def as_messages(given: Sequence[Any]) -> list[BaseMessage] | None:
@@ -165,7 +163,7 @@ def _last_human(messages: Sequence[BaseMessage]) -> tuple[list[BaseMessage], Bas
     for place in range(len(messages) - 1, -1, -1):
         if isinstance(messages[place], HumanMessage):
             return list(messages[:place]), messages[place]
-    raise InvalidParameter("Expected a human message with the question, but there is none. Add HumanMessage(question).")
+    raise InvalidParameter("Expected a human message with the question, but found none. Add HumanMessage(question).")
 
 
 class ChecksBatches:

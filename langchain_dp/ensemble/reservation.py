@@ -67,7 +67,7 @@ def check_promise(budget: PrivacyBudget | None, ledger: LedgerOrPath | None, not
         )
     if budget is None and not isinstance(ledger, PrivacyLedger):
         raise InvalidParameter(
-            "Expected budget= beside ledger= of a path: it is what the file may spend in all. Give PrivacyBudget(3.0)."
+            "Expected budget= beside ledger= of a path: the total that the file may spend. Give PrivacyBudget(3.0)."
         )
     # A ledger's certificate counts every charge as private.
     if ledger is not None and not_private_seed is not None:

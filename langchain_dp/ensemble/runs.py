@@ -32,7 +32,7 @@ from langchain_dp.records import Examples, KeepsExamples, PrivateRecords
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
 
-CANCELLED = "The run was cancelled. What was drawn is kept: invoke again to go on with it."
+CANCELLED = "The run was cancelled. The draws are kept: invoke again to continue."
 TRIES = 5
 """Resumptions without progress, after which a text is abandoned."""
 _SHOWN = "<private examples>"

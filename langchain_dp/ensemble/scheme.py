@@ -97,7 +97,7 @@ def choose_scheme(
                 'SamplingOptions("resample", probability=0.1), or use replace-one.'
             )
     elif records < 1:
-        raise InvalidParameter("Expected at least one example, but there are none. Give examples=[{text, label}, ...].")
+        raise InvalidParameter("Expected at least one example, but found 0. Give examples=[{text, label}, ...].")
     if name == "resample":
         wanted = subsets * shots / max(records, 1)
         if probability is None and wanted > 1:

@@ -149,9 +149,7 @@ class SubsetSampler:
         return before
 
 
-KEYED = (
-    "who takes part is drawn by HMAC-SHA-256 under a secret key: this holds as far as that cannot be told from chance"
-)
+KEYED = "the subset is drawn by HMAC-SHA-256 under a secret key: this holds as far as that cannot be told from chance"
 
 
 class KeyedCoins:

@@ -96,7 +96,7 @@ class TextWriter:
         if 2 * heard < len(keys):
             raise ModelUnavailable(
                 f"The engine scores its prompt alone, but {heard} of {len(keys)} that show an invented record with it: "
-                "no record would have a part in what is written. Check the engine's memory, or let fewer take part "
+                "no record would take part in the text. Check the engine's memory, or let fewer take part "
                 "(members=)."
             )
         self._heard = True

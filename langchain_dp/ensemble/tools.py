@@ -55,7 +55,7 @@ class BudgetMonitor:
             if low:
                 warn_caller(
                     f"{left:,} of {most:,} answers are left in {of}the plan {self._plan.name!r}. The budget of these "
-                    "examples is not refilled: plan for what comes after it.",
+                    "examples is not refilled: plan for later records.",
                     BudgetLowWarning,
                 )
 
@@ -65,8 +65,8 @@ class _PrivateTool(StructuredTool):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivateDataError(
-            "A tool of a private chain holds the chain and its records, and cannot be pickled. Build it anew where "
-            "it is used."
+            "A tool of a private chain holds the chain and its records, and cannot be pickled. Build it where it "
+            "is used."
         )
 
 

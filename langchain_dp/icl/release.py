@@ -208,7 +208,7 @@ class Releaser:
     def _charged(self, question: str, message: str) -> ModelUnavailable:
         self._unanswered.add(_key(question))
         return ModelUnavailable(
-            f"{message} This answer was charged; the same question is asked in public first from now on, which costs "
+            f"{message} This answer was charged. The same question is asked in public first from now on, which costs "
             "nothing."
         )
 

@@ -139,7 +139,7 @@ class ICLPlanReport:
             return ""
         return (
             f"A 70% majority survives the noise only {self.survival[0.7]:.0%} of the time (aim: {_SAFE:.0%}). "
-            "What helps: fewer queries (max_queries=), fewer shots per subset (shots=), more calls (subsets=), more "
+            "Remedies: fewer queries (max_queries=), fewer shots per subset (shots=), more calls (subsets=), more "
             "records, or a larger epsilon."
         )
 

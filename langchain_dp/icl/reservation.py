@@ -45,10 +45,10 @@ class AnswerReservation(Reservation):
             mechanism="DP-ICL: report noisy max with discrete Gaussian noise",
             model=model,
             private=not seeded,
-            reason="drawn from not_private_seed: whoever knows the seed can remove the noise" if seeded else "",
+            reason="drawn from not_private_seed: anybody who knows the seed can remove the noise" if seeded else "",
             notes=(
                 "the model's operator sees the examples",
-                "only the reserved epsilon and delta are a promise; what is spent describes the releases so far",
+                "only the reserved epsilon and delta are a promise. The spent ones describe the releases so far",
                 *self.weak,
                 *notes,
             ),

@@ -194,7 +194,7 @@ class IsolatedModel:
                 f"Expected model={self.name} to answer {len(answers)} public test questions at once, for so many "
                 f"calls may be under way. It answered {answered}; one of the others, asked once more, got "
                 f"{failed[0].reason}. A private call that fails would be missing silently. If the server takes no "
-                f"more at once, give max_concurrency={answered} or less; otherwise give the model more retries."
+                f"more at once, give max_concurrency={answered} or less. Otherwise give the model more retries."
             )
         raise ModelUnavailable(
             f"Expected model={self.name} to answer a public test question, got {failed[0].reason}. Check address, key "
@@ -254,7 +254,7 @@ class _Batch:
             if isinstance(error, asyncio.CancelledError):
                 self.stop = asyncio.CancelledError(*error.args)
             else:  # Ctrl-C while waiting, or a bug of this package
-                text = f"{type(error).__name__} outside a model call; text withheld"
+                text = f"{type(error).__name__} outside a model call, text withheld"
                 self.stop = interruption(error) or RuntimeError(text)
 
     def note(self, place: int, error: BaseException) -> None:
@@ -283,7 +283,7 @@ def _described(error: BaseException, *, whole: bool) -> str:
     # This package's own refusal depends on that prompt alone.
     if not whole and status not in _OF_THE_REQUEST and not isinstance(error, InvalidParameter):
         system = f": {os.strerror(code)}" if isinstance(error, OSError) and isinstance(code, int) else ""
-        return f"{kind}{system}; its text is withheld"
+        return f"{kind}{system}, text withheld"
     try:
         text = str(error)[:200]
     except BaseException:  # a foreign __str__

@@ -45,7 +45,7 @@ class ClippedSum:
         temperature: Temperature of the token's distribution.
 
     Formal guarantee:
-        Whatever it holds, a member adds a whole number in [-GRID, GRID] to the exponent of each token. The base is at
+        A member adds a whole number in [-GRID, GRID] to the exponent of each token. The base is at
         most e^(epsilon0 / (4 GRID)). So replacing a member's record makes a token epsilon0-bounded-range [2], and
         adding or removing a member half of it. Tokens are drawn exactly, and public weights depend on public text
         alone. Charge ``event`` before a round's first token.

@@ -40,7 +40,7 @@ _WHOLE = float(2**63 - 2**40)  # chances are whole multiples of 1/_WHOLE. With r
 class MetricExponential:
     """Draw words w of a public table by their distance to a private point x.
 
-    P(w | x) is proportional to exp(-(eta/2) |x - w|) (McSherry and Talwar 2007; Chatzikokolakis, Andrés, Bordenabe and
+    P(w | x) is proportional to exp(-(eta/2) |x - w|) (McSherry and Talwar 2007, Chatzikokolakis, Andrés, Bordenabe and
     Palamidessi 2013). Half of eta pays for the score, half for the normalizer.
 
     Args:

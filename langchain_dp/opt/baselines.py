@@ -131,7 +131,7 @@ def optimize_with_dln1(
 ) -> OptimizedPrompt:
     """Improve the instruction of ``optimizer`` by DLN-1. NOT private, and charged to no ledger.
 
-    The result's ``candidates`` are all sampled prompts. Source: Sordoni et al. 2023; Hong et al. 2024, Algorithm 3.
+    The result's ``candidates`` are all sampled prompts. Source: Sordoni et al. 2023, and Hong et al. 2024, Algorithm 3.
 
     Args:
         optimizer: Model, labels, initial instruction and templates.

@@ -138,7 +138,7 @@ class PrivateRuns(PrivateRun):
         budget = reservation.budget
         warn_weak_promise(weak_promise_reasons(budget.epsilon, budget.delta, *scheme.least_records(len(records))))
         if journal.winner is None and not self._may_choose(reservation):
-            remedy = "The candidates are released: see released(), and take one by what is public. Or give"
+            remedy = "The candidates are released: see released(), and take one by public criteria. Or give"
             remedy = remedy if self._settings.writes else "Give"
             raise PlanError(
                 f"The choice among the candidates of the run {self._name!r} is charged, but the process that made it "
@@ -181,7 +181,7 @@ class PrivateRuns(PrivateRun):
         if journal.winner is not None:
             raise PlanError(
                 f"The run {self._name!r} is complete, and was over other examples. Give the optimizer another name= "
-                "and a budget of its own: what is released of other examples is a new release."
+                "and a budget of its own: a release of other examples is a new one."
             )
         if self._split is None or not seen.items() <= self._split[0].items():
             raise PlanError(
@@ -282,10 +282,10 @@ class PrivateRuns(PrivateRun):
             mechanism=_WRITTEN if writes else _CHOSEN,
             model=self._engine.name,
             private=not seeded,
-            reason="drawn from not_private_seed: whoever knows the seed can remove the noise" if seeded else "",
+            reason="drawn from not_private_seed: anybody who knows the seed can remove the noise" if seeded else "",
             notes=(
-                "the local model sees the examples; the prompt alone leaves",
-                "only the reserved epsilon and delta are a promise, whatever was used of them",
+                "the local model sees the examples. The prompt alone leaves",
+                "only the reserved epsilon and delta are a promise, used or not",
                 *(["training and validation records are disjoint: their costs combine by the larger"] * writes),
                 choice_note(reservation.selection, settings.choices),
                 KEYED,

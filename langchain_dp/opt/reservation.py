@@ -148,7 +148,7 @@ def check_reachable(
     instead = (
         "fewer calls (num_prompts=, max_new_tokens=), more votes (subsets=), or fewer shots= and more records."
         if agreement == 1
-        else "more records; DPPromptSelector does with fewer, as its plan() says."
+        else "more records. DPPromptSelector needs fewer, as its plan() says."
     )
     remedy = _remedy(token, share, voters, calls, given=given, fitted=agreement < 1)
     raise InvalidParameter(

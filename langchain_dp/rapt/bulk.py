@@ -145,7 +145,7 @@ class SanitizeBatches(WorksOnBatches[FormalReleases]):
         return releases.certificate(
             (
                 *(note for note in releases.notes() if note not in COUNTED),  # documents are named here
-                "Rows with equal texts, document and user come out equal. The number of rows, their order, and which "
+                "Rows with equal texts, document and user give equal texts. The number of rows, their order, and which "
                 "texts are missing or blank are in clear.",
                 *([f"Columns that pass in clear: {kept}."] if kept else []),
             ),

@@ -356,7 +356,7 @@ def _media(kind: str, block: Mapping[str, Any], rules: MessageRules, swap: Swap,
         return None
     if kind == "text-plain" or _is_textual(block, kind in _SENSES):
         raise InvalidParameter(
-            f"Expected text in a block of text, found it in one of type {kind!r}: what passes as a file is not "
+            f"Expected text in a block of text, found it in one of type {kind!r}: the content of a file is not "
             "sanitized. Give it as {'type': 'text', 'text': ...}, or leave files out with media=\"drop\"."
         )
     note(f"a block of type {kind} {IN_CLEAR}")

@@ -105,7 +105,7 @@ class RAPTMiddleware(AgentMiddleware[Any, Any, Any]):
             if has_hooks(one, AgentMiddleware, *_RAW_HOOKS):
                 raise InvalidParameter(
                     f"Expected {one.name} to ask no model about raw messages: it works on the state, which is raw "
-                    "wherever it stands in the list. Put its model behind the sanitizer (summarizer=sanitizer | ...), "
+                    "at each place of the list. Put its model behind the sanitizer (summarizer=sanitizer | ...), "
                     f"or name it in trusted=[{one.name!r}] if its model is inside the trust boundary."
                 )
             if number < place and has_hooks(one, AgentMiddleware, "wrap_model_call"):

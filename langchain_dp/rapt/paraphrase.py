@@ -114,7 +114,7 @@ class TextParaphraser:
         weak *= self.eta > _WEAK
         return (
             f"Here eta is a pure, local epsilon: the loss between any two texts, for each paraphrase.{weak}",
-            "Whether a text is blank, and whether it is too long for the model, is in clear.",
+            "A blank text, or one that is too long for the model, shows that it is.",
             f"Written by {self._model.name}, which saw the text.",
         )
 

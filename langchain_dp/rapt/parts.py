@@ -135,8 +135,8 @@ class Rules:
     def notes(self) -> tuple[str, ...]:
         keys = ", ".join(sorted(self.messages.keys_keep))
         notes = [
-            "Which inputs come, in which order and how many, is in clear: where a retriever or a selector compares "
-            "what they hold, its choice is not covered.",
+            "The number and the order of inputs are in clear. The choice of a retriever or a selector that "
+            "compares texts is not covered.",
             "Of messages: roles, order and number, also of their blocks, names of tools, ids of their calls and "
             "whether these failed are in clear.",
             "Of arguments, answers of tools, JSON and metadata the shape is in clear: nesting, how many entries lists "
@@ -144,16 +144,16 @@ class Rules:
             f"{keys or 'none'} and, in an agent, those that its tools declare.",
             "Of mappings (examples, variables of prompts) the keys are in clear, not those inside their values, and so "
             "are values that keep= names.",
-            "Whether a message had names of people, artifacts, thoughts, metadata and other fields to be dropped is in "
-            "clear: it is reported.",
+            "Dropped names of people, artifacts, thoughts, metadata and other fields of a message are reported in "
+            "clear.",
             "Ids of messages and documents pass if they are whole UUIDs of version 4 or 7, which are taken to be "
-            "random (7 tells when it was made); another id is replaced by a new one.",
+            "random (7 tells when it was made). Another id is replaced by a new one.",
         ]
         if self.messages.system == "keep":
             notes.append("System messages pass in clear.")
         if self.messages.media == "keep":
             notes.append(
-                "Images, audio and files in messages pass in clear, with their addresses; their titles do not."
+                "Images, audio and files in messages pass in clear, with their addresses. Their titles do not."
             )
         if self.documents.metadata_keep:
             notes.append(f"Metadata of documents that pass in clear: {', '.join(self.documents.metadata_keep)}.")

@@ -169,12 +169,12 @@ class TextPrivatizer:
         if self.length is None:
             notes.append("The number of tokens of every text is in clear.")
         else:
-            notes.append(f"Every text is filled up or cut to {self.length} tokens; what is cut is lost.")
+            notes.append(f"Every text is filled up or cut to {self.length} tokens. The rest is lost.")
         if self._keep:
             listed = ", ".join(sorted(self._keep)[:_LISTED]) + (", ..." if len(self._keep) > _LISTED else "")
             notes.append(f"{len(self._keep)} chosen words are passed through in clear: {listed}.")
         if not self.private:
-            notes.append("The noise is seeded: whoever knows the seed can remove it. NOT private.")
+            notes.append("The noise is seeded: anybody who knows the seed can remove it. NOT private.")
         return tuple(notes)
 
     def privatize(self, texts: Sequence[str]) -> list[str]:

@@ -25,10 +25,10 @@ from langchain_dp.rapt.calibrate import Calibration
 from langchain_dp.rapt.privatize import TextPrivatizer
 from langchain_dp.redact import PrivateArgs, run_redacted
 
-SEEDED = "the noise is seeded: whoever knows the seed can remove it"
+SEEDED = "the noise is seeded: anybody who knows the seed can remove it"
 REUSED = (
-    "A text that was released before is given out again, at no cost: whoever sees two calls sees which of their texts "
-    "are the same."
+    "A text that was released before is given out again, at no cost: a reader of two calls sees which of their "
+    "texts are the same."
 )
 
 COUNTED = (

@@ -153,8 +153,8 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
             raise InvalidParameter(f"Expected a query of type {type(query).__name__} to be a str.")
         if user is not None and not self.query:
             raise InvalidParameter(
-                "Expected user= with query=True only: it says who asks. Documents are charged to whom their metadata "
-                "name; give the sanitizer documents=DocumentRules(user_key=...)."
+                "Expected user= with query=True only: it says who asks. Documents are charged to the user in "
+                "their metadata. Give the sanitizer documents=DocumentRules(user_key=...)."
             )
         return PrivateArgs(self.sanitizer.sanitize(query, user=named_user(user, config)) if self.query else query)
 
@@ -172,7 +172,7 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
     __str__ = __repr__
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivateDataError("SanitizingRetriever holds an open account and cannot be pickled: build it anew.")
+        raise PrivateDataError("SanitizingRetriever holds an open account and cannot be pickled: build another.")
 
 
 def _document_list(documents: Any) -> list[Document]:

@@ -278,7 +278,7 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
 
     @property
     def names_documents(self) -> bool:
-        """Whether ``user_key`` or ``document_key`` is set."""
+        """True if ``user_key`` or ``document_key`` is set."""
         rules = self._core.rules.documents
         return (rules.user_key or rules.document_key) is not None
 

@@ -78,8 +78,8 @@ def given_labels(labels: Iterable[Label], *, at_least: int = 2) -> dict[str, Lab
         )
     if isinstance(labels, (set, frozenset)):
         raise InvalidParameter(
-            "Expected labels to be a list, not a set: their order is part of what is released, and that of a set is "
-            "another one in every process. Give labels=sorted(labels)."
+            "Expected labels to be a list, not a set: their order is part of the release, and that of a set is another "
+            "one in every process. Give labels=sorted(labels)."
         )
     listed = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)) else [None]
     names = [label_name(label) for label in listed]
@@ -160,7 +160,7 @@ def row_fault(
                 "alike."
             )
         if str(row["label"]).isdecimal() and not any(label.isdecimal() for label in labels):
-            return f"{known}, but it is a number. Give the numbers as labels=, or what they stand for as label."
+            return f"{known}, but it is a number. Give the numbers as labels=, or their names as label."
         return f"{known}. Add it, repair the example, or name another key with label_key= of PrivateRecords."
     missing = [variable for variable in variables if variable not in row or is_missing(row[variable])]
     if missing:

@@ -138,7 +138,7 @@ def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
     except csv.Error:
         raise InvalidParameter(
             f"Expected the row that begins in line {line} of {name} to close its quotes, and a quote inside of them to "
-            "stand twice. Repair it: what follows an open quote is all one field."
+            "stand twice. Repair it: the text after an open quote is all one field."
         ) from None
     faults = RowErrors(f"row {{}} of {_named(path)}")
     for number, row in enumerate(rows, start=1):
@@ -155,7 +155,7 @@ def check_names(names: Iterable[Any], where: str) -> None:
         places = [place for place, name in enumerate(names, start=1) if name == twice[0]]
         raise InvalidParameter(
             f"Expected the columns of {where} to have names of their own, but columns {places[0]} and {places[1]} have "
-            "one. Rename them, or add a header if there is none."
+            "one. Rename them, or add a header if it has none."
         )
 
 

@@ -244,7 +244,7 @@ class PrivateRecords:
         key = f"{AUTOMATIC}{self._places}" if given is None else given
         if key in self._records:
             return (
-                "Expected the id of {where} to be new, but it is taken. Give every record its own id; where ids are "
+                "Expected the id of {where} to be new, but it is taken. Give every record its own id. Where ids are "
                 "people, keep one record of each, or merge them into one: a person with k records has k times epsilon."
             )
         return key, row
@@ -293,7 +293,7 @@ def id_of(value: object) -> object:
 def unknown_id(record_id: object) -> InvalidParameter:
     """Make the error, which shows no id."""
     what = " to be a known id" if isinstance(record_id, str) else f"{shown(record_id)} to be a str"
-    return InvalidParameter(f"Expected record_id{what}: the 'id' that the record came with, or what add() returned.")
+    return InvalidParameter(f"Expected record_id{what}: the 'id' that the record came with, or the result of add().")
 
 
 def _key(name: str, given: object) -> str:
@@ -376,7 +376,7 @@ class KeepsExamples(HeldInputs, FromDataFrame):
         """Refuse: an agent has already read a tool's input."""
         raise InvalidParameter(
             f"Expected {type(self).__name__} to be no tool: an agent that calls one has read the examples already. "
-            "Call it before, and give the agent what comes out."
+            "Call it before, and give the agent the result."
         )
 
     @classmethod
@@ -390,7 +390,7 @@ class KeepsExamples(HeldInputs, FromDataFrame):
             [examples] = examples.values
         if examples is None and self._given is None:
             raise InvalidParameter(
-                "Expected examples, but there are none. Give them, or make this by from_dataframe(), which keeps them."
+                "Expected examples, but found 0. Give them, or make this by from_dataframe(), which keeps them."
             )
         given = self._given if examples is None else examples
         if isinstance(given, PrivateRecords):

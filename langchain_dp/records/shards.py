@@ -238,7 +238,7 @@ def _handed_out(pickled: bytes, left: dict[int, bytes], workers: int) -> Iterato
         if deaths > _RESTARTS:
             raise ModelUnavailable(
                 f"The worker processes died {deaths} times in a row. A script needs if __name__ == '__main__': around "
-                "the call; where memory runs short, lower workers= or batch_size=."
+                "the call. Where memory runs short, lower workers= or batch_size=."
             )
 
 
@@ -280,7 +280,7 @@ def _on_ray(
                 raise result
             yield result
         return
-    raise ModelUnavailable(f"Ray failed with {name}; its text is withheld. Look into the memory of the workers.")
+    raise ModelUnavailable(f"Ray failed with {name}, text withheld. Look into the memory of the workers.")
 
 
 def _result(step: Step[Any], read: Callable[[Any], PrivateRecords], batch: Any) -> dict[str, list[bytes]]:

@@ -22,8 +22,8 @@ def rows_of(examples: object) -> Iterable[Any]:
         return examples  # one column of texts
     if isinstance(examples, Mapping) or fields_of(examples) is not None:
         raise InvalidParameter(
-            f"Expected examples of type {type(examples).__name__} to hold many examples, not one. Put it into a list; "
-            "of a dict of splits choose one, such as data['train']."
+            f"Expected examples of type {type(examples).__name__} to hold many examples, not one. Put it into a list. "
+            "Of a dict of splits choose one, such as data['train']."
         )
     if hasattr(examples, "collect_schema") and not hasattr(examples, "to_dicts"):
         raise InvalidParameter(f"Expected examples of type {type(examples).__name__} to be collected. Call .collect().")

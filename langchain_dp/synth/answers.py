@@ -397,7 +397,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         """Return the promise now."""
         return certified(
             self._plan, self._design, self._engine, self._rng,
-            "the local model sees the records and the questions; the answers alone leave", round_up=True,
+            "the local model sees the records and the questions. The answers alone leave", round_up=True,
         ).including(self._costs)  # fmt: skip
 
     @property

@@ -45,7 +45,7 @@ class _TextPlan(InNotebooks):
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the records can move the texts, by the public clip."""
+        """True if the records can move the texts, by the public clip."""
         return self.clip >= LEAST_CLIP
 
     def _verdict(self, instead: str, holding: str) -> str:
@@ -55,7 +55,7 @@ class _TextPlan(InNotebooks):
             )
         share = next(share for bound, share in reversed(_GAINS) if self.clip >= bound)
         weak = f" (worth it where {holding} what no model knows)" if self.clip < 1 else ""
-        return f"about {share} of what the records could add comes through{weak}; measured on {_MEASURED}"
+        return f"about {share} of the records' possible effect remains{weak}; measured on {_MEASURED}"
 
     def _rendered(self, title: str, first: str, each: str, verdict: str, *last: str) -> str:
         noise = self.design.noise
@@ -105,9 +105,9 @@ class SynthesisPlan(_TextPlan):
 
     @property
     def verdict(self) -> str:
-        """Whether it is worth it."""
+        """A verdict on its use."""
         return self._verdict(
-            "Write with the model alone from a good description (public_examples()), spend nothing; or have fewer "
+            "Write with the model alone from a good description (public_examples()), spend nothing. Or have fewer "
             "examples",
             "the labels mean",
         )
@@ -155,8 +155,8 @@ class AnswersPlan(_TextPlan):
 
     @property
     def verdict(self) -> str:
-        """Whether it is worth it."""
-        return self._verdict("Ask the model alone, spend nothing; or have fewer answers", "the answers hold")
+        """A verdict on its use."""
+        return self._verdict("Ask the model alone, spend nothing. Or have fewer answers", "the answers hold")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -228,12 +228,12 @@ def certified(
         mechanism="exponential mechanism on clipped differences from the public model, token by token",
         model=engine.name,
         private=rng.private,
-        reason="" if rng.private else "drawn from not_private_seed: whoever knows the seed can remove the noise",
+        reason="" if rng.private else "drawn from not_private_seed: anybody who knows the seed can remove the noise",
         notes=(
             *notes,
             "every record takes part in a round by a secret coin",
             KEYED,
-            "style and common knowledge of many records come through, what few records hold does not",
+            "style and common knowledge of many records remain, and text of few records does not",
             *weak(design, plan),
             *getattr(engine, "notes", ()),
         ),
@@ -251,7 +251,7 @@ def public_certificate(engine: NextTokenScorer, *notes: str) -> PrivacyCertifica
         model=engine.name,
         notes=(
             "no record was shown to the model: these texts cost nothing of their own",
-            "what the model was told of each label counts as public",
+            "the description of each label counts as public",
             *notes,
         ),
     )

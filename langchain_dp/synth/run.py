@@ -86,7 +86,7 @@ class SynthesisRuns(PrivateRun):
         if before is not None and not opened.journal.follows(before.journal):
             raise PlanError(
                 f"The ledger holds an older state of the run {self._name!r} than this process has seen: a copy was put "
-                "in its place. Bring the newest one back: what was drawn since may not be drawn again."
+                "in its place. Restore the newest one: later draws may not be drawn again."
             )
         if opened.journal.under_way is not None and opened.journal.under_way.drawing:
             opened.journal.give_up()
@@ -113,13 +113,13 @@ class SynthesisRuns(PrivateRun):
         if opened.is_complete:
             raise PlanError(
                 f"The run {self._name!r} is complete, and was over other examples, or over the same ones in another "
-                "order: released() has what it wrote. To write anew give another name= and a budget of its own."
+                "order: released() has its texts. To write new ones give another name= and a budget of its own."
             )
         if journal.has_begun():
             raise PlanError(
                 f"The run {self._name!r} was started with other examples, and its round has begun: it goes on over the "
-                "same ones only, in the same order. Give those; or call give_up_round(), which loses what is missing "
-                "of that round, whatever the examples are."
+                "same ones only, in the same order. Give those. Or call give_up_round(), which loses the rest of "
+                "that round for any examples."
             )
         journal.update(data=now, under_way=None)
 
@@ -228,7 +228,7 @@ class SynthesisRuns(PrivateRun):
             raise InvalidParameter("Expected a run to have started. Call invoke(examples) first.")
         return certified(
             opened.plan, opened.design, self._engine, self._rng,
-            "the local model sees the examples; the texts alone leave, and may be shown to anybody and kept",
+            "the local model sees the examples. The texts alone leave, and may be shown to anybody and kept",
             *self._unit_notes,
             *self._settings.notes,
         )  # fmt: skip

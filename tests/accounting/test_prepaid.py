@@ -45,7 +45,7 @@ def test_a_block_is_one_write_and_is_said(place: str) -> None:
     assert [(entry.count, entry.caller) for entry in ledger.entries()] == [(100, "mail (prepaid)")] * 2
     assert plan.remaining(VOTE) == MOST - 101
     note = plan.certificate(VOTE).notes[-1]
-    assert note.startswith("paid for in blocks of 100: what is spent counts 99 releases")
+    assert note.startswith("paid for in blocks of 100: the cost counts 99 releases")
     assert plan.certificate(VOTE).remaining == MOST - 101
     plan.spend(OTHER)
     assert plan.remaining(OTHER) == 9  # all 10 are paid for, and no more than there are

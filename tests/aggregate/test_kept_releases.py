@@ -156,7 +156,7 @@ def test_a_release_that_ends_after_its_charge_goes_on_for_the_same_charge(
         patch.setattr(VectorSum, "release", ends)
         if ends is stop:
             found = in_process(lambda: shares(tmp_path))
-            assert found == "Redacted: RuntimeError while a release was drawn; its text is withheld."
+            assert found == "Redacted: RuntimeError while a release was drawn, text withheld."
         else:
             with pytest.raises(EOFError):
                 in_process(lambda: shares(tmp_path))

@@ -70,7 +70,7 @@ def test_it_probes_with_public_text_only_and_says_what_it_found(vllm: Completion
     more = engine(vllm, prefix_cache=True, in_flight=7).notes
     assert [note for note in more if note not in built.notes] == [
         "Up to 7 members were under way at once: a member with a long record that keeps the server busy may cost "
-        "others their votes, once they are silent for 60 seconds; that is not accounted for.",
+        "others their votes, once they are silent for 60 seconds. That is not accounted for.",
         "The server was allowed to keep evaluated prefixes between requests.",
     ]
 

@@ -131,7 +131,7 @@ def test_a_training_certificate_counts_its_own_plain_tokens(base: Backbone) -> N
     """If it breaks, it says a number of plain tokens that the client of the texts had, and no text of the training."""
     examples = released(base, tiny.examples(16))  # by a client of 40
     assert "plain tokens" not in " ".join(examples.certificate.notes)
-    for length, said in ((4, ["The 4 plain tokens before every text are public; privatizing them is free."]), (0, [])):
+    for length, said in ((4, ["The 4 plain tokens before every text are public. Privatizing them is free."]), (0, [])):
         plain = PlainTokens(length=length, vocabulary=20)
         made = tiny.tuner(base, plain=plain, reconstruction=bool(length), epochs=1).fit(examples, progress=False)
         assert made.training is not None

@@ -191,7 +191,7 @@ class LedgerStore(abc.ABC):
     def forgotten(self) -> LedgerCorrupt:
         return LedgerCorrupt(
             f"The {self.backend.kind.name} {self.path} forgot entries that this process has seen: an older copy was "
-            "put in its place. Restore the newest copy; until then nothing may be released."
+            "put in its place. Restore the newest copy. Until then nothing may be released."
         )
 
     def _enter(self, connection: Connection, time: str, *charges: Mapping[str, Any]) -> tuple[int, str]:

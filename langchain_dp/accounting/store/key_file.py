@@ -40,8 +40,8 @@ def bound_key(connection: Connection, file: str, ledger_id: str, kind: str, reme
     key = read_key(file, ledger_id, kind)
     if key is None and check:
         raise LedgerCorrupt(
-            f"The key {file} of the {kind} is gone, and with another one its hashes would match nobody: what "
-            f"was released would be forgotten. {remedy.format('it')}"
+            f"The key {file} of the {kind} is gone, and with another one its hashes would match nobody: releases "
+            f"would be forgotten. {remedy.format('it')}"
         )
     if key is None:
         key = new_key()

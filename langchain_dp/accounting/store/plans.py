@@ -127,7 +127,7 @@ class PlanStore(LedgerStore):
     def lost(self, plan: StoredPlan) -> LedgerCorrupt:
         return LedgerCorrupt(
             f"The ledger {self.path} no longer holds the plan {plan.name!r} as this process knows it: another copy was "
-            "put in its place. Nothing was charged. Restore the newest copy; until then nothing may be released."
+            "put in its place. Nothing was charged. Restore the newest copy. Until then nothing may be released."
         )
 
     def add_plan(

@@ -36,8 +36,8 @@ _ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 
 _OUT_OF_REACH = {"08", "28", "3D", "40", "53", "54", "57", "58"}
 _ENCODINGS = ("UTF8", "SQL_ASCII")  # those that store every text unchanged
 _GRANTS = (
-    "Grant its role what it lacks: USAGE on the schema and SELECT, INSERT, UPDATE on all its tables; or, for a new "
-    "ledger, CREATE on the database or on an empty schema"
+    "Grant its role what it lacks: USAGE on the schema and SELECT, INSERT, UPDATE on all its tables. For a new ledger "
+    "grant CREATE on the database or on an empty schema"
 )
 
 
@@ -163,7 +163,7 @@ class Postgres(Backend):
                 self._check_server(fsync, whole_pages, replica)
                 if self.ledger_id is not None:
                     raise LedgerError(
-                        f"The {self.kind.name} {self.path} is gone. Restore its schema; a new one would forget its "
+                        f"The {self.kind.name} {self.path} is gone. Restore its schema. A new one would forget its "
                         "spends."
                     )
                 if encoding not in _ENCODINGS:
@@ -260,7 +260,7 @@ class Postgres(Backend):
                 raise  # refused, so rolled back
             raise LedgerUnwritable(
                 f"The connection to the {self.kind.name} {self.path} was lost while a charge was written: it counts as "
-                "spent, whether it was or not. Release nothing for it; a new request is charged again."
+                "spent, whether it was or not. Release nothing for it. A new request is charged again."
             ) from error
         if status != "COMMIT":
             raise LedgerUnwritable(

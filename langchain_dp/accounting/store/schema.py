@@ -61,7 +61,7 @@ _ALWAYS = (
 LEDGER = LedgerKind(
     name="ledger",
     opener="PrivacyLedger(budget, path)",
-    restore="Restore it from a copy that holds every spend; a new ledger would forget what was released.",
+    restore="Restore it from a copy that holds every spend. A new ledger would forget releases.",
     application_id=0x4C445042,  # "LDPB"
     version=5,
     terms="epsilon REAL NOT NULL, delta REAL NOT NULL, neighbors TEXT NOT NULL",
@@ -95,15 +95,15 @@ LEDGER = LedgerKind(
         Rule("no_plan_edit", "UPDATE ON plans", "", "plans are never edited"),
         Rule("no_plan_removal", "DELETE ON plans", "", "plans are never removed"),
         Rule("no_journal_removal", "DELETE ON journals", "", "journals are never removed"),
-        Rule("forgotten_stays", "DELETE ON forgotten", "", "what was forgotten stays so"),
-        Rule("forgotten_as_it_was", "UPDATE ON forgotten", "", "what was forgotten stays so"),
+        Rule("forgotten_stays", "DELETE ON forgotten", "", "forgotten records stay forgotten"),
+        Rule("forgotten_as_it_was", "UPDATE ON forgotten", "", "forgotten records stay forgotten"),
         Rule("answer_stays", "DELETE ON answers", "", "what was released stays"),
         Rule("answered_once", "UPDATE ON answers", "", "what was released stays"),
         Rule(
             "no_quota_refund",
             "UPDATE ON quotas",
             "NEW.used < OLD.used OR NEW.most <> OLD.most OR NEW.user_id <> OLD.user_id OR NEW.plan <> OLD.plan",
-            "what a user used never falls and a share never changes",
+            "the use of a user never falls and a share never changes",
         ),
         Rule("no_quota_removal", "DELETE ON quotas", "", "accounts stay"),
     ),
@@ -114,7 +114,7 @@ _ABOVE_THE_LIMIT = "NEW.spent > (SELECT CASE NEW.whose WHEN 'user' THEN user_lim
 METRIC_LEDGER = LedgerKind(
     name="metric ledger",
     opener="MetricLedger(limit, path)",
-    restore="Restore it from a copy that holds every release; a new one would forget what was released.",
+    restore="Restore it from a copy that holds every release. A new one would forget releases.",
     application_id=0x4C44504D,  # "LDPM"
     version=3,
     terms="user_limit INTEGER, document_limit INTEGER, metric TEXT, key_given INTEGER NOT NULL DEFAULT 0",
@@ -152,7 +152,7 @@ METRIC_LEDGER = LedgerKind(
 BLOCKS = LedgerKind(
     name="register of blocks",
     opener="PrivacyBlocks(folder, budget)",
-    restore="Restore it from a copy that holds every record; a new one would let a record into two blocks.",
+    restore="Restore it from a copy that holds every record. A new one would let a record into two blocks.",
     application_id=0x4C445052,  # "LDPR"
     version=1,
     terms="length TEXT NOT NULL",

@@ -53,7 +53,7 @@ class SQLite(Backend):
         if not inspect_file(path, self.kind):
             if self.ledger_id is not None:
                 raise LedgerError(
-                    f"The {self.kind.name} {path} is gone. Restore the file; a new one would forget its spends."
+                    f"The {self.kind.name} {path} is gone. Restore the file. A new one would forget its spends."
                 )
             create_file(path, fill, self.kind)
             inspect_file(path, self.kind)

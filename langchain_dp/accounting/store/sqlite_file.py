@@ -70,8 +70,8 @@ def inspect_file(path: str, kind: LedgerKind) -> bool:
         # Another process may have put the ledger there since: then its journal is no orphan.
         if os.path.lexists(path + "-journal") and not os.path.exists(path):
             raise LedgerCorrupt(
-                f"The {kind.name} {path} was removed, but its journal {path}-journal is still there. Restore the file; "
-                "delete the journal only if the released answers may be forgotten."
+                f"The {kind.name} {path} was removed, but its journal {path}-journal is still there. Restore the file. "
+                "Delete the journal only if the released answers may be forgotten."
             ) from None
         return os.path.exists(path)
     except OSError as error:

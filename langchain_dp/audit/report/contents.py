@@ -300,8 +300,8 @@ def _shares(plan: LedgerPlan) -> tuple[tuple[UserShare, ...], int | None]:
     return tuple(shares), plan.quotas.default
 
 
-_TWO_WORDS = "for two words at distance 1 in the table, no word comes out"
-_TWO_TEXTS = "for any two texts, no paraphrase comes out"
+_TWO_WORDS = "for two words at distance 1 in the table, no word is released"
+_TWO_TEXTS = "for any two texts, no paraphrase is released"
 
 
 def _of_metric(ledger: MetricLedger) -> Report:
@@ -321,13 +321,13 @@ def _of_metric(ledger: MetricLedger) -> Report:
         releases.append(Release(TEXTS if whole else WORDS, unit, effect, len(charges), None, first, last, dict(chains)))
     meaning = (
         f"Two texts of equal length that differ in one word, at distance d in the table {table}, give any released "
-        "text with chances that differ by a factor of at most e^(eta d); releases of the same text, and losses of "
+        "text with chances that differ by a factor of at most e^(eta d). Releases of the same text, and losses of "
         "several words, add up in the exponent."
     )
     if whole:
         meaning = (
             "Any two texts give any released text with chances that differ by a factor of at most e^eta, a local "
-            "epsilon; releases of the same text add up in the exponent."
+            "epsilon. Releases of the same text add up in the exponent."
         )
     sums = {whose: [units(value) for value in values] for whose, values in opening.accounts(ledger).items()}
     most = tuple(max(sums[whose], default=0.0) for whose in ("user", "document"))

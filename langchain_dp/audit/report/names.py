@@ -131,8 +131,8 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
     weak = ""
     if accuracy_bound(epsilon, delta) > _COMFORT:
         weak = (
-            " At this epsilon the bound alone is weak: it excludes certainty and little else. What protects in "
-            "practice then is how far real attacks stay below it, and that is an experience and no promise."
+            " At this epsilon the bound alone is weak: it excludes certainty and little else. In practice the "
+            "protection is then how far real attacks stay below it, and that is an experience and no promise."
         )
     return (
         f"Somebody who knows every other record and sees everything released, and to whom {equally} equally likely, "
@@ -155,8 +155,8 @@ def calibration(event: DpEvent, neighbors: Neighbors) -> str:
         moved = 1 if neighbors is Neighbors.REPLACE_SPECIAL else 2
         needed = moved + 2 / event.epsilon0 * math.log((1 - event.delta0) / event.delta0)
         return (
-            f"A token comes out half of the time if it has {needed:.3g} votes more than the first one left out; with "
-            "fewer, most often nothing does."
+            f"A token is released half of the time if it has {needed:.3g} votes more than the first one left out. With "
+            "fewer, most often none is."
         )
     if isinstance(event, ExponentialEvent):
         return (
@@ -166,8 +166,9 @@ def calibration(event: DpEvent, neighbors: Neighbors) -> str:
     if isinstance(event, ClippedSumRoundEvent):
         # One of several records of a member may move it from one end of the clip to the other.
         return (
-            "Whatever a record that is drawn into a round says, it moves the odds between two tokens by a factor of "
-            f"{bound(math.exp(event.epsilon0), 3)} at most: what many records share is written, what few hold is not."
+            "A record that is drawn into a round moves the odds between two tokens by a factor of "
+            f"{bound(math.exp(event.epsilon0), 3)} at most. The text of few "
+            "records is not written."
         )
     if isinstance(event, VectorSumEvent):
         return (
@@ -194,12 +195,11 @@ def limits(neighbors: Neighbors) -> list[str]:
         first,
         "People with several records, unless a certificate says that it holds for all records of one user. Otherwise k "
         "records together may lose k times epsilon.",
-        "The records from whoever runs the model: it is shown them in clear.",
+        "The records from the operator of the model, who sees them in clear.",
         "Questions, labels, instructions, model names and the names of plans and chains. They are public.",
-        "What holds with or without any one record: facts about the whole are what releases are for.",
+        "Facts that hold with or without any one record. Releases exist for them.",
         "Time: when answers were released, how many, and how long they took. This page shows the first two.",
-        "What was released by any other way than through this ledger, and seeded or non-private runs, which it does "
-        "not count.",
+        "Releases past this ledger, and seeded or non-private runs, which it does not count.",
     ]
 
 
@@ -212,14 +212,13 @@ METRIC_LIMITS = [
     "An epsilon. This is metric privacy: words far apart in the table are told apart more easily than near ones, and "
     "its unit is never added to an epsilon.",
     "The number of words of a text, unless it was padded.",
-    "Whatever the settings let pass in clear or replace by rule (numbers, dates, names kept, capital letters). The "
+    "All text that the settings let pass in clear or replace by rule (numbers, dates, names kept, capitals). The "
     "certificate of the sanitizer lists it.",
     "A meaning that many words of a text share: losses add up over the words, and over every further release.",
     *_ALL_TEXTS,
 ]
 TEXT_LIMITS = [
-    "A text under an eta of more than 10: then hardly anything is promised, and what protects is what attackers cannot "
-    "do.",
-    "Which texts were blank, or too long for the model that rewrote them, and that model's owner: it saw the texts.",
+    "A text under an eta of more than 10: then hardly anything is promised, and only the limits of attackers protect.",
+    "A blank text, and one that is too long for the model that rewrites it. That model's operator saw all texts.",
     *_ALL_TEXTS,
 ]

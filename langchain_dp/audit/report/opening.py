@@ -168,5 +168,5 @@ def _unfinished(path: str) -> LedgerUnwritable | None:
         return None
     return LedgerUnwritable(
         f"The ledger {path} was left in the middle of a spend: {path}-journal stands beside it. Open it once with its "
-        "own class, which takes the unfinished spend back; a report changes nothing."
+        "own class, which takes the unfinished spend back. A report changes nothing."
     )

@@ -33,7 +33,7 @@ class Live:
     @property
     def said(self) -> str:
         if self.trouble:
-            return f"The ledger cannot be read now ({self.trouble}). Below is what was read last."
+            return f"The ledger cannot be read now ({self.trouble}). The last reading is below."
         return f"Live, looked at every {self.every:g} s"
 
 
@@ -77,7 +77,7 @@ def _plot(report: Report) -> tuple[Plot | None, str]:
         lines = [("budget", report.budget[0], "budget"), ("reserved", report.reserved[0], "reserved")]
         if math.isclose(report.reserved[0], report.budget[0], rel_tol=1e-6):
             lines = [("budget, all of it reserved", report.budget[0], "budget")]
-        caption = "What is left of the budget is the distance to its line."
+        caption = "The rest of the budget is the distance to its line."
     return spent_over_time(report.curve, begins=report.made, lines=lines, unit=report.unit), caption
 
 

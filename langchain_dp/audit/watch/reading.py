@@ -197,7 +197,7 @@ def named(ledgers: Mapping[str, Watchable | Watched]) -> dict[str, Watched]:
 
 Values: TypeAlias = Iterator[tuple[dict[str, str], float]]
 PREFIX = "langchain_dp.ledger"
-HEALTHY = "healthy", "1 if the ledger can be read and trusted, else 0; the other figures are absent then."
+HEALTHY = "healthy", "1 if the ledger can be read and trusted, else 0. The other figures are absent then."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,12 +254,14 @@ MEASURES = (
         )
         for side in ("epsilon", "delta")
     ),
-    Measure("limit.eta", "Eta that one account may spend; absent without a limit.", ("account",), _accounts("budget")),
+    Measure("limit.eta", "Eta that one account may spend. Absent without a limit.", ("account",), _accounts("budget")),
     Measure("spent.eta", "Eta that the fullest account has spent.", ("account",), _accounts("spent")),
     Measure("left.eta", "Eta that the fullest account has left.", ("account",), _accounts("left")),
     Measure("plans", "Plans reserved.", (), _plan_count("plans")),
     Measure("plans.open", "Plans that have releases left.", (), _plan_count("plans_open")),
     Measure("releases", "Releases charged.", ("mechanism",), _by_mechanism("used"), counts=True),
     Measure("releases.left", "Releases reserved and not made.", ("mechanism",), _by_mechanism("unused")),
-    Measure("refusals", "Charges and plans refused by this process; not in the ledger.", (), _refusals, counts=True),
+    Measure(
+        "refusals", "Charges and plans refused by this process. They are not in the ledger.", (), _refusals, counts=True
+    ),
 )

@@ -18,7 +18,7 @@ from langchain_dp.redact import redact_errors
 class PseudonymizeBatches(WorksOnBatches[tuple[Pseudonymizer, Any]]):
     """Replaces entities in columns of a batch, like :class:`Pseudonymizer`, in any worker. NOT formal privacy.
 
-    A row is a conversation: its columns share placeholders. A repeated batch comes out the same, except for encrypted
+    A row is a conversation: its columns share placeholders. A repeated batch gives the same texts, except for encrypted
     maps.
 
     Args:

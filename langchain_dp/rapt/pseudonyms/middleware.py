@@ -145,7 +145,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
         if not parts:
             raise InvalidParameter(
                 "Expected state to name its conversation, as graph.get_state(config) does where the graph has a "
-                "checkpointer; what an agent returns does not. For all conversations of this process call reports()."
+                "checkpointer. The result of an agent does not. For all conversations of this process call reports()."
             )
         return self._conversations.open(list(parts)).pseudonymizer.report()
 

@@ -207,7 +207,7 @@ class PatternEntities:
             own = {label_of(kind): re.compile(pattern) for kind, pattern in (patterns or {}).items()}
         except (re.error, TypeError, AttributeError):
             raise InvalidParameter(
-                "Expected patterns to be a mapping of kinds to regular expressions: one of them is none."
+                "Expected patterns to be a mapping of kinds to regular expressions: one of them is not one."
             ) from None
         self._patterns = {kind: re.compile(pattern) for kind, pattern in wanted.items() if kind not in own}
         self._own = own

@@ -62,7 +62,7 @@ class PseudonymReport:
         hidden = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())) or "nothing"
         lines = [
             f"NOT PRIVATE: pseudonyms, no epsilon. Hidden: {hidden}.",
-            f"Looked for by: {self.looked_for}. What these miss passed in clear.",
+            f"Looked for by: {self.looked_for}. Names that these miss passed in clear.",
         ]
         if self.unknown:
             lines.append("One of these does not say what it looks for.")

@@ -43,8 +43,7 @@ FORMAT = "langchain-dp rapt client 1"
 FILE = "client.json"
 NOT_PRIVATE = "the texts are not privatized"
 AGAIN = (
-    "Every question is privatized and charged like a training text; a question that was asked before is given the "
-    "release of then."
+    "Every question is privatized and charged like a training text. A repeated question is given the release of then."
 )
 EACH = "Every question is privatized and charged like a training text, each time it is asked."
 
@@ -281,7 +280,7 @@ class RAPTClient:
     @property
     def plain_notes(self) -> tuple[str, ...]:
         length = self.plain.settings.length
-        return (f"The {length} plain tokens before every text are public; privatizing them is free.",) * bool(length)
+        return (f"The {length} plain tokens before every text are public. Privatizing them is free.",) * bool(length)
 
     @property
     def question_notes(self) -> tuple[str, ...]:

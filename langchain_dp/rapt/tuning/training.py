@@ -117,7 +117,7 @@ class Checkpoint:
             coins = tensors[_RNG]
         except (SafetensorError, KeyError, ValueError, TypeError):
             raise InvalidParameter(
-                f"Expected {str(self._state)!r} to be the state of a training; it is damaged. Give another folder."
+                f"Expected {str(self._state)!r} to be the state of a training, but it is damaged. Give another folder."
             ) from None
         model.put(_part(tensors, _MODEL), reconstruction=True)
         for name, parameter in model.learned().items():
