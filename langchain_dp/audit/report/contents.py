@@ -254,7 +254,7 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         if place in marks:
             points.append((entry.time, used.copy()))
     plans = []
-    for plan, made in zip(stored, opening.plan_times(ledger), strict=False):  # newer plans are left out
+    for plan in stored:
         releases = []
         for key, (item, most) in plan.items.items():
             event = event_from_json(key)
@@ -270,7 +270,7 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
             )
         cost = account.spent([plan], used, round_up=False)[0]
         shares, each = _shares(LedgerPlan(account, plan))
-        plans.append(Plan(label(plan.name), made, plan.epsilon, plan.delta, cost, tuple(releases), shares, each))
+        plans.append(Plan(label(plan.name), plan.time, plan.epsilon, plan.delta, cost, tuple(releases), shares, each))
     return Report(
         "ledger",
         "",
