@@ -368,8 +368,7 @@ def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
 
 
 def event_key(event: DpEvent) -> str:
-    if not isinstance(event, DpEvent):
-        raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
+    validate.instance("event", event, DpEvent, "a DpEvent, such as NoisyMaxEvent")
     try:
         return _event_key(event)
     except TypeError:  # unhashable, as ComposedDpEvent is
