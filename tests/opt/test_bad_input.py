@@ -94,8 +94,8 @@ ROWS: dict[str, tuple[Any, str]] = {
     "no mapping": ([CANARY], r"example 0 to be a mapping with text and label, not str"),
     "half a letter": ([{"text": "\ud800", "label": "positive"}], r"valid Unicode under 'text'"),
     "same id": ([{"text": CANARY, "label": "positive", "id": CANARY}] * 2, r"id of example 1 to be new"),
-    "none at all": ([], r"at least one example, but there are none"),
-    "empty generator": (iter(()), r"at least one example, but there are none"),
+    "none at all": ([], r"at least one example, but found 0"),
+    "empty generator": (iter(()), r"at least one example, but found 0"),
     "no validation": (examples(2), r"validation=0.2 of 2 examples to be at least one.*another\s+share"),
 }
 
