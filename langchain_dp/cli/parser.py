@@ -125,7 +125,7 @@ class Options(abc.ABC):
 
 
 class _Epilog:
-    """Shows the examples as they stand, since rich would wrap their lines, and no colours where nobody sees them."""
+    """Shows the examples as they stand, since rich would wrap their lines, and no colors where nobody sees them."""
 
     def __init__(self, *given: Any, epilog: str | None = None, **settings: Any) -> None:
         super().__init__(*given, **settings)
