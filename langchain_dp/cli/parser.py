@@ -26,7 +26,7 @@ _FIGURES = ("epsilon", "delta")
 """Parts of a budget in messages, which may not be those that were typed."""
 _IN_CODE = {
     " of PrivateRecords": "",
-    "; of texts without labels name one for all with label=": "",
+    ". For texts without labels give one for all with label=": "",
     "with budget=": "with --epsilon",
     "without budget=": "without --epsilon",
     "see released(), and take one": "take one",
