@@ -298,7 +298,7 @@ def test_of_the_network_the_systems_own_words_are_told_and_no_others(error: type
     chain = classifier(VotingChat(reply=reply))
     assert chain.invoke("a") == "positive"
     alive.clear()
-    with pytest.raises(ModelUnavailable, match="its text is withheld") as caught:
+    with pytest.raises(ModelUnavailable, match="text withheld") as caught:
         chain.invoke("b")
     assert "29,500" not in str(caught.value)
     assert "note" not in str(caught.value)
@@ -445,5 +445,5 @@ def test_what_one_classifier_used_up_is_not_told_by_another() -> None:
     open_to.clear()
     with pytest.raises(ModelUnavailable) as caught:
         classifier(model).invoke("a question")
-    assert "text is withheld" in str(caught.value)
+    assert "text withheld" in str(caught.value)
     assert str(len(used)) not in str(caught.value).replace("voting-chat-1", "")
