@@ -58,17 +58,12 @@ def calibrate_noisy_max(
         >>> round(sigma, 1)
         19.7
     """
-    _check_budget(budget)
+    validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
     q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
     validate.one_of("sampling", sampling, ("fixed", "resample"))
     _check_delta(budget.delta, [(NoisyMaxEvent(1.0, q, sampling), queries)])
     return _noisy_max_sigma(budget, queries, q, sampling)
-
-
-def _check_budget(budget: object) -> None:
-    if not isinstance(budget, PrivacyBudget):
-        raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(3.0).")
 
 
 def _check_delta(delta: float, events: Sequence[tuple[DpEvent, int]]) -> None:
@@ -118,7 +113,7 @@ def calibrate_vector_sum(budget: PrivacyBudget, *, releases: int = 1, replaced: 
         >>> calibrate_vector_sum(PrivacyBudget(3.0))  # Gaussian mechanism at distance 2
         2.7812
     """
-    _check_budget(budget)
+    validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("releases", releases, at_least=1)
     replaced = VectorSumEvent(1.0, replaced).replaced
     # The grid resolves no smaller delta for one release than for two.
@@ -167,7 +162,7 @@ def calibrate_limited_domain(
         >>> round(epsilon0, 3)
         0.203
     """
-    _check_budget(budget)
+    validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("tokens", tokens, at_least=1)
     validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
     validate.one_of("sampling", sampling, ("fixed", "resample"))
@@ -207,7 +202,7 @@ def calibrate_text_round(
         >>> epsilon([(ClippedSumRoundEvent(epsilon0, 40, 0.1), 10)], delta=1e-5) <= 3.0
         True
     """
-    _check_budget(budget)
+    validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("rounds", rounds, at_least=1)
     unit = ClippedSumRoundEvent(1.0, tokens, sampling_probability)
     _check_delta(budget.delta, [(unit, rounds)])

@@ -238,7 +238,9 @@ def report(
 def report_on(ledger: PrivacyLedger | MetricLedger) -> Report:
     file = "in memory" if ledger.path is None else label(opening.name_of(ledger.path))
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    head = file, opening.made(ledger), now, library_version()
+    with ledger._store.read() as connection:
+        made = str(connection.execute("SELECT time FROM ledger").fetchone()[0])
+    head = file, made, now, library_version()
     return _of_metric(ledger, head) if isinstance(ledger, MetricLedger) else _of_ledger(ledger, head)
 
 

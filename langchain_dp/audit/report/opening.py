@@ -62,11 +62,6 @@ def name_of(path: str | os.PathLike[str]) -> str:
     return os.path.basename(file_at(path))
 
 
-def made(ledger: PrivacyLedger | MetricLedger) -> str:
-    with ledger._store.read() as connection:
-        return str(connection.execute("SELECT time FROM ledger").fetchone()[0])
-
-
 def accounts(ledger: MetricLedger) -> dict[str, list[int]]:
     with ledger._store.read() as connection:
         rows = connection.execute("SELECT whose, spent FROM accounts ORDER BY spent DESC").fetchall()
