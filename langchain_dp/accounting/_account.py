@@ -7,7 +7,6 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
@@ -92,9 +91,7 @@ class BaseLedger(SharedOnCopy):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
