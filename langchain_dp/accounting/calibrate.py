@@ -60,10 +60,9 @@ def calibrate_noisy_max(
     """
     validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
-    q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    validate.one_of("sampling", sampling, ("fixed", "resample"))
-    _check_delta(budget.delta, [(NoisyMaxEvent(1.0, q, sampling), queries)])
-    return _noisy_max_sigma(budget, queries, q, sampling)
+    unit = NoisyMaxEvent(1.0, sampling_probability, sampling)
+    _check_delta(budget.delta, [(unit, queries)])
+    return _noisy_max_sigma(budget, unit, queries)
 
 
 def _check_delta(delta: float, events: Sequence[tuple[DpEvent, int]]) -> None:
@@ -77,13 +76,13 @@ def _check_delta(delta: float, events: Sequence[tuple[DpEvent, int]]) -> None:
 
 
 @functools.lru_cache(maxsize=_KEPT)  # of public parameters only: an audit makes many chains of one kind
-def _noisy_max_sigma(budget: PrivacyBudget, queries: int, q: float, sampling: SamplingName) -> float:
+def _noisy_max_sigma(budget: PrivacyBudget, unit: NoisyMaxEvent, queries: int) -> float:
     def cost(sigma: float) -> float:
-        return _cost(NoisyMaxEvent(sigma, q, sampling), queries, budget)
+        return _cost(dataclasses.replace(unit, sigma=sigma), queries, budget)
 
     # Start at half of the noise of zero-concentrated privacy: the accountant is slow at little noise.
     target, tail = budget.epsilon, math.log(1 / budget.delta)
-    enough = q * math.sqrt(queries) * (math.sqrt(tail + target) + math.sqrt(tail)) / target
+    enough = unit.sampling_probability * math.sqrt(queries) * (math.sqrt(tail + target) + math.sqrt(tail)) / target
     start = 2.0 ** math.floor(math.log2(min(max(enough / 2, 1.0), _MOST_SIGMA)))
     if start == 1 and cost(LEAST_SIGMA) <= target:
         return LEAST_SIGMA
@@ -165,7 +164,6 @@ def calibrate_limited_domain(
     validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("tokens", tokens, at_least=1)
     validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    validate.one_of("sampling", sampling, ("fixed", "resample"))
     delta0 = min(0.1 * budget.delta / (tokens * sampling_probability), 0.5)
 
     _check_delta(budget.delta, [(LimitedDomainEvent(1.0, delta0, sampling_probability, sampling), tokens)])
