@@ -1,4 +1,4 @@
-"""``langchain-dp audit``: the report of a ledger as one page, for an auditor."""
+"""``langchain-dp audit``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ For the state of a ledger on a terminal: langchain-dp ledger
     pseudonyms: Path | None = Option(None, help="JSON of reports of pseudonyms to show beside it")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.audit.report import report
         from langchain_dp.audit.report.page import page
         from langchain_dp.audit.report.results import read_attacks, read_pseudonyms
@@ -68,7 +67,7 @@ For the state of a ledger on a terminal: langchain-dp ledger
 
 
 def _check_out(out: Path) -> None:
-    """Nothing but an earlier report may be replaced."""
+    """Refuse to replace other files."""
     from langchain_dp.audit.report.page import is_page
 
     check_folder(out, "--out")

@@ -1,4 +1,4 @@
-"""``langchain-dp ledger``: releases and rest of a ledger, as a table or a page. Read only."""
+"""``langchain-dp ledger``, read only."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from langchain_dp.audit.watch.reading import Watched
 
 Parts = list[dict[str, float]]
-"""For every plan: epsilon that each part of the data has spent."""
+"""Epsilon spent per plan and part."""
 _MOST_PARTS = 8  # that are shown one by one
 
 
 class Ledger(JsonOptions):
-    """Shows it."""
+    """Shows a ledger."""
 
     said: ClassVar = {"path": "PLACE"}
     path = "ledger"
@@ -86,7 +86,6 @@ of a "document", and its one plan has name, made and releases.
             raise WrongArguments("Expected --serve without --json: it shows a page.")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.audit.watch.reading import Watched
 
         self._check()
@@ -108,7 +107,6 @@ of a "document", and its one plan has name, made and releases.
 
 
 def _check_certificate(path: Path, public_key: Path, ledger: str | None, *, as_json: bool) -> int:
-    """Verify a signed certificate, and say what it claims. Returns the exit code."""
     from langchain_dp.accounting import SignedCertificate
     from langchain_dp.accounting.signing import code_digest
     from langchain_dp.audit.report.opening import open_ledger
@@ -133,7 +131,7 @@ def _check_certificate(path: Path, public_key: Path, ledger: str | None, *, as_j
 
 
 def _parts(found: Report, ledger: PrivacyLedger | MetricLedger) -> Parts:
-    """Return the loss of each part of a plan's data, for the counts of the report."""
+    """Return each part's loss."""
     from langchain_dp.accounting import MetricLedger, PartEvent, epsilon
     from langchain_dp.audit.report.names import label
 
@@ -236,7 +234,7 @@ def _release(release: Release) -> str:
 
 
 def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote: bool) -> int:
-    """Serve the live page of a ledger until Ctrl-C, which is how it ends. Returns the exit code."""
+    """Serve the live page until Ctrl-C."""
     from langchain_dp.audit.watch.live import LOOPBACK, is_address, live_app
 
     with needs("watch", "uvicorn", why=" for the live page of a ledger"):

@@ -1,4 +1,4 @@
-"""``langchain-dp optimize``: a prompt written from private rows by a model on this machine, as a file."""
+"""``langchain-dp optimize``."""
 
 from __future__ import annotations
 
@@ -89,7 +89,6 @@ write.
     plan: bool = Option(False, "--plan", help="say what it would cost, and stop: no ledger is opened")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.opt import load_prompt
         from langchain_dp.records import PrivateRecords
 
@@ -138,7 +137,6 @@ write.
 
 
 def known_task(options: WriterOptions) -> OptTask | None:
-    """The task that was named."""
     from langchain_dp.opt.templates import TASKS
 
     if (options.instruction is None and options.task is None) or options.instruction == "":
@@ -147,7 +145,7 @@ def known_task(options: WriterOptions) -> OptTask | None:
 
 
 def labels_of(options: WriterOptions, task: OptTask | None, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the labels of the options or the task. Otherwise read them off the rows, with a note."""
+    """Return the labels of the options, else of the task, else of the rows."""
     if options.labels or task:
         return list(options.labels or task.labels)  # type: ignore[union-attr]  # one of them is there
     labels, said = read_off(rows)
@@ -165,7 +163,7 @@ def optimizer_for(
     *,
     count: int,
 ) -> DPPromptOptimizer | DPPromptSelector:
-    """The optimizer of these options for so many rows, over an engine. A plan has none but those that it depends on."""
+    """Return an optimizer for ``count`` rows."""
     from langchain_dp.opt import Decoding, DPPromptOptimizer, DPPromptSelector, SamplingOptions
 
     instruction = options.instruction if options.instruction is not None else task and task.instruction
@@ -195,7 +193,6 @@ def optimizer_for(
 
 
 def _alternatives(path: Path | None) -> list[PromptAlternative]:
-    """The public prompts of a file."""
     from langchain_dp.opt import PromptAlternative, load_prompt
     from langchain_dp.records import read_jsonl
 
@@ -218,7 +215,6 @@ def _alternatives(path: Path | None) -> list[PromptAlternative]:
 
 
 def _before(plan: OptPlanReport) -> str:
-    """One line: how much will be written, from how much where that is public, and how long that takes."""
     time, private = "", ""
     if plan.seconds is not None:
         time = f"about {took(plan.seconds)} on this machine: "
@@ -232,7 +228,7 @@ def _before(plan: OptPlanReport) -> str:
 
 
 def _half_of_memory() -> int:
-    """Bytes of caches that a run may keep: without those of all subsets, each token evaluates their prompts again."""
+    """Without all subsets' caches, each token evaluates their prompts again."""
     if not hasattr(os, "sysconf"):  # Windows does not say
         return 2**30
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -242,12 +238,11 @@ def _half_of_memory() -> int:
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """Return the given values. The others keep the defaults of the library."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _interrupted(optimizer: PromptRunnable, ledger: PrivacyLedger | None, path: str) -> str:
-    """Return one line on released values: where they are kept, and how to continue."""
+    """Say how to continue."""
     from langchain_dp.opt.reservation import VALIDATION
 
     if ledger is None:
@@ -302,10 +297,7 @@ def _score_instruction(
     words: Sequence[str] = (),
     advance: Callable[[int], object] = lambda _: None,
 ) -> PromptScore:
-    """Score one instruction by the forward pass of a run: its templates, label words and calibration.
-
-    ``words`` are by default those of the task. ``advance`` is told how many rows each batch held.
-    """
+    """Score one instruction with a run's templates, label words and calibration."""
     from langchain_dp.opt import PromptScore
     from langchain_dp.opt.forward import Forward
 
@@ -321,7 +313,7 @@ def _score_instruction(
 
 
 def _check_test(rows: Sequence[Mapping[str, Any]], settings: Settings) -> None:
-    """Refuse rows that :func:`_score_instruction` could not score, before a run is paid for."""
+    """Refuse unusable rows before any charge."""
     if not rows:
         raise InvalidParameter("Expected at least one test row. Give more rows.")
     for position, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""``langchain-dp plan``: the needs of a private run, before anything is spent."""
+"""``langchain-dp plan``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ so keep the figures to yourself.
     price: float | None = Option(None, parser=positive, help="of a million input tokens, in any currency")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.icl import SamplingOptions
 
@@ -164,7 +163,6 @@ estimated. Token counts of --data come from the private rows.
     model: str | None = Option(None, help="path of a GGUF that counts the tokens (default: none)")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
 
@@ -194,7 +192,7 @@ estimated. Token counts of --data come from the private rows.
 
 
 class _Counter:
-    """Stands where a plan needs an engine, and counts tokens by their usual length. It cannot be asked anything."""
+    """Counts tokens instead of an engine."""
 
     name = _COUNTED
     vocabulary_size = sys.maxsize
@@ -216,7 +214,7 @@ class _Counter:
 
 
 class PlanSynthesize(JsonOptions, ExampleOptions, DeltaOptions, RowOptions):
-    """Plans private synthetic examples."""
+    """Plans synthetic examples."""
 
     path = "plan synthesize"
     what = "Synthetic examples: members, tokens, and what they are worth."
@@ -232,7 +230,6 @@ No model is loaded: tokens are estimated at four characters each; with --data th
     epsilon: float = promised(parser=positive, help="the budget")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
 
@@ -247,7 +244,7 @@ No model is loaded: tokens are estimated at four characters each; with --data th
 
 
 class PlanAnswers(JsonOptions, DeltaOptions, RowOptions):
-    """Plans private answers in free text."""
+    """Plans answers in text."""
 
     path = "plan answers"
     what = "Answers in text: members, tokens, and what they are worth."
@@ -267,7 +264,6 @@ estimated at four characters each; with --data they come from the private rows. 
     tokens: int = Option(50, min=1, help="tokens of one answer at most")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
         from langchain_dp.synth import AnswerPrompts
@@ -304,7 +300,6 @@ uses the same eta.
     releases: int | None = Option(None, min=1, help="texts of one user, to find their --limit")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.rapt import calibrate, load
 
         calibration = calibrate(load(self.embeddings), **self.targets(), mechanism=self.mechanism)

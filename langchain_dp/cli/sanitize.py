@@ -1,4 +1,4 @@
-"""``langchain-dp sanitize``: lines and files in, the same lines privatized word by word out, in constant memory."""
+"""``langchain-dp sanitize``, in constant memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _EQUAL = (
     "Under the limit of a document, all equal lines of one user are one document. Its account, or a refusal, shows "
     "that two of them were equal.",
 )
-"""Without a limit for each document, and with one."""
+"""Without and with document limits."""
 _treated = functools.partial(Option, "privatize", rich_help_panel=_CLEAR)
 
 Treatment = Literal["privatize", "keep", "placeholder"]
@@ -97,7 +97,6 @@ themselves go to stdout.
     json: bool = Option(False, "--json", help="print the certificate as one JSON object")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         jobs = files.find(self.source, self.target, self.format, overwrite=self.overwrite)
         for job in jobs:
             if job.target is not None:
@@ -132,7 +131,7 @@ themselves go to stdout.
 
 @dataclasses.dataclass
 class _Run:
-    """Progress of a run, for its last line if it ends early. Counts and names of files only."""
+    """Progress of a run, without texts."""
 
     ledger: str | None
     job: files.Job | None = None
@@ -141,7 +140,6 @@ class _Run:
     charged: bool = False
     before: int = 0
     met: set[str] = dataclasses.field(default_factory=set)
-    """Fields that rows have, of those that were asked for."""
 
     def start(self, job: files.Job) -> None:
         self.before += self.lines
@@ -152,7 +150,6 @@ class _Run:
         self.met.update(field for line in lines for field in line.row or ())
 
     def unmet(self, fields: files.Fields) -> list[str]:
-        """Fields that were asked for and that no row has, where there were rows."""
         return [field for field in (*fields.sanitize, *fields.keep) if self.met and field not in self.met]
 
     def done(self, seconds: float) -> str:
@@ -182,11 +179,7 @@ class _Run:
 
 
 class _Places:
-    """Count of a document in this run. Equal lines are separate documents, and do not show that they are equal.
-
-    Counted under keyed hashes in a database that SQLite keeps in a nameless file once it outgrows its cache, so that
-    memory stays bounded.
-    """
+    """Counts equal lines as separate documents, by keyed hashes that SQLite moves to disk."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -222,7 +215,6 @@ def _fields(options: Sanitize, jobs: list[files.Job]) -> files.Fields:
 
 
 def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
-    """Return the source of words, under the account of this run."""
     from langchain_dp.rapt.privatize import Policies
     from langchain_dp.rapt.release import FormalReleases
     from langchain_dp.rapt.runnable import WordOptions, word_releases
@@ -286,14 +278,12 @@ def _sanitize(
 
 
 def _unit(line: files.Line, places: _Places) -> Unit:
-    """One release, under the account that the sanitizer of a chain would charge."""
     from langchain_dp.rapt.release import Unit
 
     return Unit(line.texts, line.user, place=places.next(json.dumps([line.user, line.texts])))
 
 
 def _most_equal(releases: FormalReleases) -> int | None:
-    """Return how often a line may come under the limit of a document. None without one."""
     limit = releases.ledger.document_limit
     if limit is None:
         return None
@@ -310,7 +300,7 @@ def _check_limit(limit: float, eta: float) -> None:
 
 
 def _check_equal(job: files.Job, lines: Sequence[files.Line], units: Sequence[Unit], most: int | None) -> None:
-    """Refuse a line that equals too many before it, with its number: the ledger would say that something is used up."""
+    """Refuse a line with too many equals, by its number."""
     for line, unit in zip(lines, units, strict=True):
         if most is not None and most <= (unit.place or 0) and any(text.strip() for text in unit.texts):
             raise InvalidParameter(
@@ -353,7 +343,6 @@ def _certificate(
 
 
 def _show(certificate: MetricCertificate, options: Sanitize) -> None:
-    """On stderr, out of the way of the lines. A JSON object on stdout where no lines are."""
     if options.json:
         print_json(certificate.to_dict(), file=sys.stderr if options.target is None else None)
     else:

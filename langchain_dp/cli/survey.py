@@ -1,4 +1,4 @@
-"""``langchain-dp survey`` and ``langchain-dp score``: typed questions to conversations, and the accuracy of chains."""
+"""``langchain-dp survey`` and ``langchain-dp score``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ for moods and outcomes, and slower. The page and survey.json beside it may be sh
     plan: bool = Option(False, "--plan", help="forecast the error bars, and stop: nothing is spent")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.aggregate import Survey, conversations
         from langchain_dp.records import read_rows
 
@@ -137,7 +136,6 @@ row is an isolated call. Chains that are named together are compared in one rele
     )
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp._util.whole_files import write_whole
         from langchain_dp.aggregate import private_accuracy
 
@@ -165,7 +163,7 @@ row is an isolated call. Chains that are named together are compared in one rele
 
 
 def _chain(given: str) -> Any:
-    """A saved classifier, or an object of a module in the current folder."""
+    """Load or import it."""
     if Path(given).is_file():
         from langchain_dp.aggregate import DPPrototypeClassifier
 
