@@ -62,9 +62,8 @@ class FitPrototypes(ReleaseOptions):
   langchain-dp fit --data tickets.jsonl --epsilon 1 --out classifier.json --plan
 """
     notes = """\
-The file holds the prototypes of the labels and their certificate, and may be shown to anybody:
-DPPrototypeClassifier.load(FILE) answers any number of queries. The ledger of --data keeps the release: the same command
-writes the same file again at no cost.
+The file holds the prototypes and their certificate, and may be shown to anybody:
+DPPrototypeClassifier.load(FILE) answers any number of queries. The same command writes the same file again at no cost.
 --json: {"labels", "certificate", "left"}, with {"accuracy"} under --test; the plan under --plan.
 """
     name: str = promised("prototypes", help="name of the release in the ledger")
@@ -112,8 +111,8 @@ class NameLabels(ReleaseOptions):
   langchain-dp name --data tickets.jsonl --epsilon 0.5 --budget 3 --out names.json --words topics.txt
 """
     notes = """\
-Without --words, the names come from some 200 topics of tickets, mail, news, medicine, law and finance. A file of
---words holds a name per line, or "name: description". It must be public.
+Without --words, the names come from some 200 topics of tickets, mail, news, medicine, law and finance. --words holds
+"name" or "name: description" per line, and must be public.
 --json: the contents of the file, {"names", "descriptions", "margin", "certificate"}, and {"left"}.
 """
     name: str = promised("label-names", help="name of the release in the ledger")

@@ -30,12 +30,11 @@ class Audit(JsonOptions):
   langchain-dp audit --ledger privacy.ledger --json
 """
     notes = """\
-The ledger, in epsilon or in eta, is read and not changed. The page makes no request and holds no text of
-any record. --attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}.
+The ledger is not changed. The page makes no request and holds no text of any record.
+--attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}.
 --pseudonyms: a JSON list of PseudonymReport.to_dict(), one per conversation.
---json: what the page shows, {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans", "curve",
+--json: the contents of the page, {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans", "curve",
 "limits", "attacks", "pseudonyms", ...}; budget, reserved, spent and left by name as in ledger --json.
-For the state of a ledger on a terminal: langchain-dp ledger
 """
     ledger: str = Option(metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
     out: Path | None = Option(None, help="HTML file to write (required without --json)")

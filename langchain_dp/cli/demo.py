@@ -66,7 +66,7 @@ class Demo(JsonOptions, ModelOptions, DeltaOptions):
 """
     notes = """\
 The samples come with the package. First: names for codes and private prototypes, in seconds, without a language
-model. Then: votes, noise and answers, query by query, in less than two minutes.
+model. Then: votes, noise and answers, in less than two minutes.
 --json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row per method. Without a promise
 epsilon is null.
 """

@@ -42,22 +42,18 @@ class Ledger(JsonOptions):
   langchain-dp ledger --check certificate.json --public-key public.pem --ledger privacy.ledger
 """
     notes = """\
-A file, or a schema of PostgreSQL by its URL without a password, "postgresql://user@host/database?schema=name".
-Both kinds: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). It is read and not changed, also while
-others charge it. No text of a record is in it. Names of plans and chains that read like a text are hidden. Spent is
-the cost of the releases so far, and reserved is the promise. The two are never added.
-Opening a ledger of more than 100,000 entries adds up those that came since its last sum. --verify adds up all.
---serve: the report page on http://127.0.0.1:8787, which keeps itself up to date until Ctrl-C, with /healthz, and
-/metrics for Prometheus. It has no login: it is for browsers on this machine, unless --allow-remote says otherwise.
-Extra: watch.
---check: verify a certificate that certificate().sign(key) signed, and say what it claims. With --ledger: that it is
-this ledger's, which holds at least what it says. Extra: encrypted. With --json {"certificate", "ledger", "version",
-"code", "same_code"}.
+URLs have no password: "postgresql://user@host/database?schema=name". Ledgers in epsilon and in eta (sanitized texts)
+are read and not changed, also during charges. They hold no text of a record. Names of plans and chains that read like
+a text are hidden. Spent is the cost of the releases so far, and reserved is the promise. Do not add them.
+--verify: add up all entries, which opening a ledger of more than 100,000 entries skips up to its last sum.
+--serve: the live report page, with /healthz, and /metrics for Prometheus. It has no login. Extra: watch.
+--check: verify a certificate that certificate().sign(key) signed. With --ledger: that this ledger holds at least its
+claim. Extra: encrypted. With --json {"certificate", "ledger", "version", "code", "same_code"}.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
 "spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}],
 "quotas": [{"name", "used", "most"}], "each"}], "facts"}; "each" is the share of a user without a name; budget,
-reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account of a "user" and
-of a "document", and its one plan has name, made and releases.
+reserved, spent and left by "epsilon" and "delta". In eta they are those of the fullest "user" and "document", and the
+one plan has name, made and releases.
 """
     file: str | None = Argument(None, metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
     check: Path | None = Option(None, metavar="FILE", help="a signed certificate to check instead")

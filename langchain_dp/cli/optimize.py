@@ -62,17 +62,15 @@ class Optimize(SpendingOptions, WritingModelOptions, FileOptions, WriterOptions)
       --model qwen2.5-1.5b.gguf
 """
     notes = """\
-The file holds "prompt", ready for any chat model, and its "certificate". The ledger of --data keeps
-every release. A thief of the ledger and its key can test guesses at the rows. After Ctrl-C the same command
-continues, except within the last step, "selecting". A finished run returns the same prompt at no cost.
-Without --shots, --subsets, --prompts, --tokens and --validation as many rows, votes and tokens are taken as fit the
-budget and a few minutes (--effort); where nothing fits, it says what would, and spends nothing. With one of them, the
-others are those of --task, or of DPPromptOptimizer.
---method choose writes nothing: it chooses between the instruction and those of --alternatives, and needs far fewer
-rows. With the other methods they are candidates, too. Its one step is "selecting": Ctrl-C there loses the budget.
---json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
-"after"}} under --test, and {"left"}. --plan is `langchain-dp plan opt` with the tokens counted by the model that would
-write.
+The file holds "prompt", ready for any chat model, and its "certificate". The ledger keeps every release. A thief of
+the ledger and its key can test guesses at the rows. After Ctrl-C the same command continues, except within the last
+step, "selecting". A finished run returns the same prompt at no cost.
+Without --shots, --subsets, --prompts, --tokens and --validation they are chosen to fit the budget and a few minutes
+(--effort). If nothing fits, it says so, and spends nothing. With one of them, the others are those of --task, or of
+DPPromptOptimizer.
+--method choose needs far fewer rows. Its one step is "selecting": Ctrl-C there loses the budget.
+--json: the contents of the file, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
+"after"}} under --test, and {"left"}. --plan is `langchain-dp plan opt` with the tokens of this model.
 """
     said: ClassVar = WriterOptions.said | {"examples_count": "the number of rows of --data,"}
     writes_with: ClassVar = (*WriterOptions.writes_with, "temperature", "chat")

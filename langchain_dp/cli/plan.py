@@ -50,7 +50,7 @@ class PlanICL(JsonOptions, VoteOptions, BudgetOptions, RowOptions, LabelOptions)
   langchain-dp plan icl --data tickets.jsonl --epsilon 1 --delta 1e-6 --queries 500 --shots 2 --json
 """
     notes = """\
-No model is asked or loaded. Tokens are estimated at four characters each; with --data they come from the private rows,
+No model is loaded. Tokens are estimated at four characters each; with --data they come from the private rows,
 so keep the figures to yourself.
 --json: {"epsilon", "delta", "neighbors", "queries", "sigma", "groups", "calls", "tokens", "price", "survival":
 {share of a majority: chance that it wins}, "warning", "weak", ...}.
@@ -156,8 +156,8 @@ class PlanOpt(JsonOptions, WriterOptions, BudgetOptions, RowOptions):
   langchain-dp plan opt --records 200 --task trec --epsilon 1 --method choose --alternatives prompts.jsonl
 """
     notes = """\
-No model is loaded unless --model names one; tokens are then counted as it counts them, and time and memory are
-estimated. Token counts of --data come from the private rows.
+With --model, tokens are counted as that model counts them, and time and memory are estimated. Token counts of --data
+come from the private rows.
 --json: {"epsilon", "delta", "neighbors", "groups", "epsilon0", "votes_needed", "max_calls", "verdict", ...}.
 """
     model: str | None = Option(None, help="path of a GGUF that counts the tokens (default: none)")
@@ -224,7 +224,7 @@ class PlanSynthesize(JsonOptions, ExampleOptions, DeltaOptions, RowOptions):
 """
     notes = """\
 No model is loaded: tokens are estimated at four characters each; with --data they come from the private rows.
-`langchain-dp synthesize --plan` loads the model, and says how long it would take. Neighbours replace one row.
+`langchain-dp synthesize --plan` loads the model, and estimates the time. Neighbors replace one row.
 --json: {"epsilon", "delta", "examples", "clip", "members", "sampling_probability", "verdict", ...}.
 """
     epsilon: float = promised(parser=positive, help="the budget")
@@ -253,8 +253,8 @@ class PlanAnswers(JsonOptions, DeltaOptions, RowOptions):
   langchain-dp plan answers --data tickets.jsonl --epsilon 3 --queries 20 --tokens 60 --json
 """
     notes = """\
-For DPAnswerGenerator, which reserves its budget when it is made: look here first. No model is loaded: tokens are
-estimated at four characters each; with --data they come from the private rows. Neighbours replace one row.
+For DPAnswerGenerator, which reserves its budget when it is made. No model is loaded: tokens are estimated at four
+characters each; with --data they come from the private rows. Neighbors replace one row.
 --json: {"epsilon", "delta", "answers", "clip", "members", "sampling_probability", "verdict", ...}.
 """
     said: ClassVar = {"max_queries": "--queries", "max_new_tokens": "--tokens"}
@@ -293,8 +293,7 @@ class PlanRAPT(JsonOptions, TableOptions):
   langchain-dp plan rapt --eta 4 --mechanism laplace --releases 50 --json
 """
     notes = """\
-Measured on public texts and the public table: it costs no privacy, and `langchain-dp sanitize` with the same options
-uses the same eta.
+It costs no privacy: public texts and the public table are measured. `langchain-dp sanitize` uses the same eta.
 --json: {"table", "mechanism", "eta", "replacement", "unchanged", "distinct", "inversion", "neighbor_loss", ...}.
 """
     releases: int | None = Option(None, min=1, help="texts of one user, to find their --limit")

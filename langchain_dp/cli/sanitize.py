@@ -60,15 +60,12 @@ class Sanitize(TableOptions):
 """
     notes = """\
 Every line is one release, and one document. With --limit, equal lines of one user are one document, so that repeats
-cannot get around it. A folder's .txt, .md and .jsonl files keep their names, which are in clear, also in
-messages. This is metric privacy: eta is no epsilon, and `langchain-dp plan rapt` explains it before anything is
-released.
-In clear besides, and besides what the options let pass: how many lines there are, in what order, and how many words
-each has (unless --length).
-A file is read through before anything is charged, and written whole or not at all. With --ledger, the same command on
-the same lines gives out again what it released before, at no cost; without, the account ends with the run.
-On stderr: the files of a folder that are not read and why, a line when it starts and one when it is done (not with
---json), and in a terminal how far it got.
+cannot get around it. Of a folder, .txt, .md and .jsonl files are read. This is metric privacy: eta is no epsilon, and
+`langchain-dp plan rapt` explains it.
+Also in clear: the number of lines, their order, their numbers of words (unless --length), and names of files.
+A file is read through before any charge, and written whole or not at all. With --ledger, the same command on the same
+lines repeats its output at no cost. Without, the account ends with the run.
+On stderr: skipped files with reasons, start and end (not with --json), and progress in a terminal.
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
 themselves go to stdout.
 """

@@ -56,7 +56,7 @@ class Start(JsonOptions, LabelOptions):
     notes = """\
 It reads the file on this machine. Column names and the numbers of rows and users count as public from then on, so it
 asks first. Name the labels yourself: a list made from the rows could disclose a record. Nothing is spent.
-It writes DATA.ledger with the total of --budget, and a Python script that fits a classifier at --epsilon.
+It writes DATA.ledger, and a Python script that fits a classifier.
 --json: {"rows", "users", "columns", "forecasts": [{"use", "command", "by_epsilon"}], "script", "ledger"}.
 """
     data: Path = Argument(metavar="DATA", help="CSV, JSONL, Excel or Parquet file of labelled rows")

@@ -38,10 +38,9 @@ class SurveyConversations(ChargedOptions, ModelOptions):
 """
     notes = """\
 --data holds a conversation a line: a text, "messages", or a run of LangSmith. --questions is a JSON list of {"name",
-"choices"}, where choices are names, or names with descriptions. "text" is the question in words, and "below" has finer
-choices by choice. The encoder puts a conversation to the nearest description: good for topics. A model reads it: better
-for moods and outcomes, and slower. The page and survey.json beside it may be shown to anybody.
---json: what survey.json holds, {"tables", "records", "unit", "certificate"}, and {"left"}; the plan under --plan.
+"choices", "text", "below"}: choices are names, or names with descriptions; "below" has finer choices by choice. The
+encoder suits topics. A model is slower, and suits moods and outcomes. Page and JSON file may be shown to anybody.
+--json: the contents of that file, {"tables", "records", "unit", "certificate"}, and {"left"}; the plan under --plan.
 """
     out: Path = Option(help="HTML page to write; tables and certificate go to a JSON file beside it")
     ask: list[str] | None = Option(None, metavar='"NAME: A, B"', help="a question with its choices")
@@ -125,8 +124,8 @@ class ScoreChains(ReleaseOptions):
       --out score.json
 """
     notes = """\
-A chain is a file that `langchain-dp fit` wrote, or MODULE:NAME of a LangChain Runnable in a module of this folder. Each
-row is an isolated call. Chains that are named together are compared in one release.
+A chain is a file that `langchain-dp fit` wrote, or a LangChain Runnable in a module of this folder. Each row is an
+isolated call. Several chains share one release.
 --json: the contents of the file, {"scores": [{"chain", "accuracy", "low", "high", ...}]}, and {"left"}.
 """
     chain: list[str] = Option(help="a saved classifier, or MODULE:NAME of a chain in Python")
