@@ -25,7 +25,7 @@ PROGRAM = "langchain-dp"
 _FIGURES = ("epsilon", "delta")
 _IN_CODE = {
     " of PrivateRecords": "",
-    "; of texts without labels name one for all with label=": "",
+    ". For texts without labels give one for all with label=": "",
     "with budget=": "with --epsilon",
     "without budget=": "without --epsilon",
     "see released(), and take one": "take one",

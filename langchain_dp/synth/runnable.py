@@ -246,9 +246,9 @@ class DPExampleSynthesizer(RunRunnable):
 
     def _judged(self, written: Sequence[WrittenText], certificate: PrivacyCertificate) -> SyntheticExamples:
         prompts = self.settings.prompts
-        judgements = judged(written, self.min_words, self.settings.labels.values(), cue=prompts.tail)
-        examples = [SyntheticExample(text.text, text.label, reason) for text, reason in judgements]
-        dropped = dict(Counter(reason for _, reason in judgements if reason))
+        judgments = judged(written, self.min_words, self.settings.labels.values(), cue=prompts.tail)
+        examples = [SyntheticExample(text.text, text.label, reason) for text, reason in judgments]
+        dropped = dict(Counter(reason for _, reason in judgments if reason))
         return SyntheticExamples(examples, certificate, {**self.settings.public(), "dropped": dropped})
 
     def certificate(self) -> PrivacyCertificate:
