@@ -91,7 +91,7 @@ def _text(one: Any, text_key: str) -> str | None:
         held = fields.get(name)
         if _is_list(parsed := _parsed(held)) and (text := _joined(parsed)):
             return text
-        if isinstance(held, str):  # also one that happens to be JSON
+        if isinstance(held, str):  # even if it is JSON
             return held
     if "inputs" in fields:
         return _run_text(_parsed(fields["inputs"]), _parsed(fields.get("outputs")))

@@ -31,7 +31,7 @@ class VoteCounts:
     event: VectorSumEvent
 
     def __post_init__(self) -> None:
-        _mechanism(self.votes, self.event)  # it checks the noise, before anything is charged
+        _mechanism(self.votes, self.event)  # checks the noise before any charge
 
     @classmethod
     def of(cls, budget: PrivacyBudget, *, votes: int, yes_or_no: bool = False) -> VoteCounts:
@@ -64,7 +64,7 @@ def half_width(deviation: float, cells: int) -> float:
 
 def consistent_shares(shares: Floats, low: Floats, high: Floats, total: float = 1.0) -> Floats:
     """Return nearest shares within bars that add up to ``total``."""
-    if not low.sum() <= total <= high.sum():  # some bar does not hold, in 5 of 100 releases at most
+    if not low.sum() <= total <= high.sum():  # some bar fails, in at most 5 of 100 releases
         low, high = np.zeros_like(low), np.full_like(high, total)
     least, most = float((shares - high).min()) - 1.0, float((shares - low).max()) + 1.0
     for _ in range(100):

@@ -151,7 +151,7 @@ class DPDecisionModel(BaseDecisionModel):
         if isinstance(question, Noul):
             return NoulAnswer(type="noul", noul=shares[self._yes])
         total = sum(shares[label] for label in wanted)
-        # A prior may give all to labels outside of the criteria. It then tells nothing about the criteria.
+        # A prior may give all probability to labels outside of the criteria.
         chosen = {label: shares[label] / total if total else 1 / len(wanted) for label in question.criteria}
         best = max(chosen, key=chosen.__getitem__)
         return ChoiceAnswer(type="choice", choice=best, probabilities=chosen, confidence=chosen[best])

@@ -175,7 +175,7 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
     def encode(part: Sequence[str]) -> list[Floats | None]:
         rows = _array(encoder, list(part))
         if rows.shape != (len(part), dimensions):
-            raise ValueError  # because of one text, perhaps: each is then asked for alone
+            raise ValueError  # one text may be the cause, so each is then encoded alone
         return list(rows)
 
     def alone(text: str) -> Floats | None:

@@ -35,7 +35,7 @@ class Projection:
         unit = _unit(texts) / _UNIT
         mean = unit.mean(axis=0)
         if vocabulary is None and len(unit) <= unit.shape[1]:
-            # Fewer texts than dimensions: their products with each other have the same components, and are fewer.
+            # With fewer texts than dimensions, the smaller Gram matrix has the same components.
             centered = unit - mean
             _, inner = np.linalg.eigh(centered @ centered.T)
             components = (centered.T @ inner[:, ::-1][:, : min(k, len(unit) - 1)]).T
@@ -80,7 +80,7 @@ class Projection:
         numbers = np.frombuffer(base64.b64decode(fields["numbers"], validate=True), dtype="<i4")
         table = numbers.reshape(fields["shape"]).astype(np.int64)
         if table.ndim != 2 or len(table) < 2 or table.shape[1] > MOST_DIMENSIONS or np.abs(table).max() > _UNIT:
-            raise ValueError  # larger numbers would leave those that are exact
+            raise ValueError  # larger numbers would not stay exact
         return cls(table[0], table[1:])
 
 

@@ -154,7 +154,7 @@ class DPLabelNamer:
         self._voter.probe()
 
         def draw(rng: Randomness) -> list[int]:
-            # Votes stay in no frame.
+            # No frame keeps votes.
             return run_redacted(self._drawn, PrivateArgs(records, given, mechanism, rng), DRAWING)
 
         settings = {

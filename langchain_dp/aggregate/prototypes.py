@@ -444,7 +444,7 @@ class _Fitting:
         mechanism, name = VectorSum(self._event, NORM), encoder_name(self._encoder)
 
         def draw(rng: Randomness) -> dict[str, Any]:
-            # The exact sums stay in no frame.
+            # No frame keeps the exact sums.
             noisy = run_redacted(lambda: mechanism.release(self._total(projection), rng=rng), PrivateArgs(), DRAWING)
             return {"projection": projection.to_dict(), "sums": _written(noisy)}
 

@@ -88,7 +88,7 @@ class Promise:
             try:
                 return affordable(self.ledger, self.budget)
             except BudgetExceeded:
-                plan = self.ledger.plan(self.name)  # another process that started at the same time
+                plan = self.ledger.plan(self.name)  # of a concurrent process
                 if plan is None:
                     raise
         return PrivacyBudget(plan.epsilon, plan.delta, self.ledger.budget.neighbors)
@@ -132,7 +132,7 @@ class Promise:
                 )
             check_settings(self.name, journal.settings, settings)
             if journal.value is None:
-                # An earlier attempt may have paid and then ended. It released nothing, so drawing again is free.
+                # An earlier attempt that was charged and ended released nothing, so drawing again is free.
                 if plan.remaining(event):
                     plan.spend(event, caller=self.name)
                 if first is not None and journal.first is None:

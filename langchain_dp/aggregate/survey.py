@@ -40,7 +40,7 @@ from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
 FORM = "langchain_dp survey 1"
 _MOST_QUESTIONS = 50
-_LEAST_LEAD = 3.0  # standard deviations of noise above zero, for a choice to be asked about further
+_LEAST_LEAD = 3.0  # standard deviations of noise above zero, for finer questions
 _WIDE = 0.1
 
 
@@ -147,7 +147,7 @@ class Survey(InNotebooks):
         )
         writer.filters |= {"percent": "{:.1%}".format, "whole": "{:,}".format}
         template = files(__package__).joinpath("survey_page.html.j2").read_text(encoding="utf-8")
-        # Somebody who knows all records but one tells two equally likely values of it apart this often, of 100 times.
+        # Right guesses of 100 by an attacker who knows all other records and two equally likely values of this one.
         guesses = round(100 / (1 + math.exp(-self.certificate.epsilon)))
         page = writer.from_string(template)
         text = page.render(survey=self, title=title, certificate=self.certificate, guesses=guesses)
@@ -489,7 +489,7 @@ def _tables(value: Sequence[Mapping[str, Any]], deviation: float, users: int | N
     below = [finer for table in value for finer in table["below"]]
     width = half_width(deviation, sum(len(table["counts"]) for table in [*value, *below]))
     total, spread = float(users or 0), 0.0
-    if users is None:  # every table adds up to the number of records, which is known by noisy counts alone
+    if users is None:  # estimate it: every table adds up to the number of records
         counts = [count for table in value for count in table["counts"]]
         total, spread = max(sum(counts) / len(value), 1.0), width * len(counts) ** 0.5 / len(value)
 

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         WeakPromiseWarning,
         BudgetLowWarning,
         NoTextKeptWarning,
-    ):  # what a command shows, plan or certificate, says it
+    ):  # plans and certificates show them
         warnings.simplefilter("ignore", said)
     in_lines, warnings.formatwarning = (
         warnings.formatwarning,
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         code = options.run()
-        sys.stdout.flush()  # here, where it is known what to say of a reader that is gone
+        sys.stdout.flush()  # a closed pipe is handled here
         return code
     except WrongArguments as error:
         note(f"{options.in_options(str(error))} See {PROGRAM} {options.path} --help.")

@@ -195,11 +195,11 @@ def _row(text: str, number: int, name: str, fields: Fields) -> Line:
         raise InvalidParameter(f"Expected {where} to have one of --fields {list(fields.sanitize)}. Name its fields.")
     user = None if fields.user is None else row.get(fields.user)
     if fields.user is not None and not _names_somebody(user):
-        # Without a user nobody would be charged: the limit would not hold.
+        # Without a user no limit would hold.
         raise InvalidParameter(
             f"Expected {where} to have a string or a whole number under --user-field {fields.user!r}. Add it."
         )
-    # In the order that they were named in: that of the row may hang on what it says.
+    # In the order of the options: that of the row may depend on its content.
     shown = {key: row[key] if key in fields.keep else None for key in (*fields.keep, *fields.sanitize) if key in row}
     texts = tuple(row[place] for place in places)
     return Line(number, texts, None if user is None else str(user), shown, tuple(places))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Parts = list[dict[str, float]]
 """Epsilon spent per plan and part."""
-_MOST_PARTS = 8  # that are shown one by one
+_MOST_PARTS = 8  # shown one by one
 
 
 class Ledger(JsonOptions):
@@ -134,9 +134,9 @@ def _parts(found: Report, ledger: PrivacyLedger | MetricLedger) -> Parts:
     if isinstance(ledger, MetricLedger):
         return [{} for _ in found.plans]
     spent: Parts = []
-    for shown, plan in zip(found.plans, ledger.plans(), strict=False):  # a plan may have come since
+    for shown, plan in zip(found.plans, ledger.plans(), strict=False):  # a plan may be newer than the report
         used: dict[str, list[Any]] = {}
-        of_all = []  # what was read of all parts, each pays for too
+        of_all = []  # each part also pays for events over all parts
         for release, (event, _) in zip(shown.releases, plan.events, strict=True):
             made = [(event, release.used)] if release.used else []
             if isinstance(event, PartEvent):
@@ -241,7 +241,7 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
             f"Expected --host {host} to be a loopback address, such as 127.0.0.1: the page has no login. Reach it "
             "through an SSH tunnel, or add --allow-remote if everybody who can reach that address may read it."
         )
-    found = watched.figures()  # what is no ledger says so here
+    found = watched.figures()  # raises if this is no ledger
     app = live_app(watched, every=every, hosts=(*LOOPBACK, host) if local else None if is_address(host) else (host,))
     listening = _listen(host, port)
     if not local:
@@ -253,7 +253,7 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
     print(f"http://{shown}:{listening.getsockname()[1]}/ shows the ledger ({found.unit}); Ctrl-C ends it.", flush=True)
     settings = uvicorn.Config(
         app,
-        log_config=None,  # what goes wrong is said on stderr, and who asked for what is not
+        log_config=None,  # errors go to stderr, and no requests are logged
         access_log=False,
         server_header=False,
         lifespan="off",
@@ -271,7 +271,7 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
-            listening.listen()  # a browser that is faster than the server waits
+            listening.listen()  # a browser waits until the server has started
         except BaseException:
             listening.close()
             raise

@@ -114,7 +114,7 @@ DPPromptOptimizer.
                 return DONE
             if not seeded:
                 if self.name not in account.plans:
-                    plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
+                    plan = optimizer.check(records)  # refuse before a ledger is made
                     if not self.json:
                         note(_before(plan))
                 ledger = held.enter_context(account.opened(records, quiet=self.json))
@@ -125,7 +125,7 @@ DPPromptOptimizer.
                 note(_interrupted(optimizer, ledger, account.name))
                 return INTERRUPTED
             except PlanError:
-                if optimizer.released():  # of a run that can go no further, or it would not be known yet
+                if optimizer.released():  # of a run that cannot continue
                     note(_candidates(optimizer))
                 raise
             prompt.save(self.out)
@@ -228,10 +228,10 @@ def _before(plan: OptPlanReport) -> str:
 
 def _half_of_memory() -> int:
     """Without all subsets' caches, each token evaluates their prompts again."""
-    if not hasattr(os, "sysconf"):  # Windows does not say
+    if not hasattr(os, "sysconf"):  # Windows
         return 2**30
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # of a container. "max" is none
+    with contextlib.suppress(OSError, ValueError):  # a container's limit. "max" is no number
         there = min(there, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return max(there // 2, 2**30)
 

@@ -1,5 +1,5 @@
 """Shared options. Help lists the last base's first."""
-# No postponed annotations: typer reads those of a base class where a command inherits them, and knows no name of here.
+# No postponed annotations: typer evaluates inherited ones in the command's module, without these names.
 
 import functools
 from pathlib import Path

@@ -111,7 +111,7 @@ def _icl_of_number(options: PlanICL, settings: dict[str, Any]) -> ICLPlanReport:
     if options.labels is None:
         raise WrongArguments("Expected --labels to name the labels, since no --data shows them.")
     labels = check_labels(options.labels)
-    records = options.records or 0  # there, since no --data is
+    records = options.records or 0  # set, since --data is not
     prompt = _prompt(options, labels)
     words = label_words(prompt.words, labels)
     fields = {name: "x" * options.characters if name == "text" else "" for name in prompt.variables}
@@ -170,7 +170,7 @@ come from the private rows.
         if self.method != "choose":
             self.check_constants()
         budget = PrivacyBudget(self.epsilon, self.delta, self.neighbors)
-        examples: PrivateRecords | int = self.records or 0  # of neither typer has refused the line
+        examples: PrivateRecords | int = self.records or 0  # one of both is set
         rows: list[dict[str, Any]] = []
         if self.data is not None:
             rows = self.read(self.data)

@@ -33,7 +33,7 @@ ENDS = (LangChainDPError, OSError, KeyboardInterrupt)
 
 
 def ending(error: BaseException) -> tuple[str, int]:
-    if isinstance(error, OSError) and error.filename is None:  # of a stream, it may be
+    if isinstance(error, OSError) and error.filename is None:  # perhaps of a stream
         quiet_stdout()
     if isinstance(error, BrokenPipeError):
         return "the reader of the output left.", UNREAD

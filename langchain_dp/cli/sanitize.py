@@ -121,7 +121,7 @@ themselves go to stdout.
                     _show(_certificate(self, releases, fields, jobs), self)
         except ENDS as error:
             return run_so_far.ended(*ending(error))
-        except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
+        except (RuntimeError, sqlite3.Error) as error:  # another library's message may quote private text
             return run_so_far.ended(f"{type(error).__name__} while texts were sanitized, text withheld.", FAILED)
         return DONE
 
@@ -223,13 +223,13 @@ def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
         keep=options.keep or (),
         length=options.length,
     )
-    # What cannot run is refused before there is a ledger.
+    # Refuse before there is a ledger.
     tried = word_releases(options.embeddings, targets, words, ledger=None, limit=None, cache=False, name=_CHAIN)
     if options.limit is not None:
         _check_limit(options.limit, tried.engine.eta)
     ledger = held.enter_context(_ledger(options, held))
     ledger.check_table(tried.engine.table)
-    # Without a file no later run can ask again, and within a run no document comes twice.
+    # Without a file no later run can repeat a release, and within a run no document repeats.
     return FormalReleases(tried.engine, ledger, tried.calibration, reuse=options.ledger is not None, chain=_CHAIN)
 
 
@@ -238,7 +238,7 @@ def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
     from langchain_dp.accounting.store.base import is_there
 
     if options.ledger is None:
-        # On disk all the same: in memory it would grow with the input. Its key never leaves the process.
+        # On disk, since it grows with the input. Its key never leaves the process.
         folder = held.enter_context(tempfile.TemporaryDirectory(prefix="langchain-dp-"))
         return MetricLedger(options.limit, Path(folder) / "account", key=secrets.token_bytes(32))
     if options.limit is None and is_there(options.ledger):
@@ -249,7 +249,7 @@ def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
 def _sanitize(
     jobs: list[files.Job], fields: files.Fields, releases: FormalReleases, so_far: _Run, *, replace: bool
 ) -> None:
-    # Of files it is known how long they are. Of what comes through a pipe lines are counted.
+    # Files have a known size. For pipes, lines are counted.
     sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
     sized, most = len(sizes) == len(jobs), _most_equal(releases)
     shown = (sum(sizes), "bytes") if sized else (None, "lines")
@@ -262,10 +262,10 @@ def _sanitize(
                     place = source.tell() if sized else batch[-1].number
                     units = [_unit(line, places) for line in batch]
                     _check_equal(job, batch, units, most)
-                    so_far.charged = True  # from here on there may be charges
-                    with unbroken():  # what is charged is kept, so that the same command gives it out
+                    so_far.charged = True  # charges are possible from here on
+                    with unbroken():  # charged text is stored, so that the same command returns it
                         released = releases.release(units)
-                    so_far.take(batch)  # before any of them is seen
+                    so_far.take(batch)  # before any line is visible
                     target.write(b"".join(line.written(new) for line, new in zip(batch, released, strict=True)))
                     if job.target is None:
                         target.flush()
@@ -325,7 +325,7 @@ def _certificate(
 ) -> MetricCertificate:
     from langchain_dp.rapt.release import COUNTED
 
-    said = [note for note in releases.notes() if note not in COUNTED]  # of calls, where here it is lines
+    said = [note for note in releases.notes() if note not in COUNTED]  # they count calls, not lines
     notes = [
         _EQUAL[releases.ledger.document_limit is not None],
         "The number of lines and their order are in clear, and which of them are blank.",

@@ -163,7 +163,7 @@ def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> 
 
     counted = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     seen = ("{task.description}", BarColumn(), counted, "" if unit == "bytes" else unit, TimeRemainingColumn())
-    settings: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}  # what is printed passes untouched
+    settings: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}  # leave printed text unchanged
     quiet = not (shown and sys.stderr.isatty())
     with Progress(*seen, console=Console(stderr=True), disable=quiet, **settings) as bar:
         task = bar.add_task(what, total=total)

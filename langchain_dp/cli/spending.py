@@ -1,5 +1,5 @@
 """The ledger that a data file's commands charge."""
-# No postponed annotations: typer reads those of a base class where a command inherits them.
+# No postponed annotations: typer evaluates inherited ones in the command's module.
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from langchain_dp.records import PrivateRecords
 
 _ADDS_UP = "Another ledger over the same rows adds up with this one"
-_ROUNDING = 1e-9  # what is left is a difference of sums
+_ROUNDING = 1e-9  # the rest is a difference of sums
 
 
 def _total(values: list[float] | None) -> list[float] | None:
@@ -187,7 +187,7 @@ def _opened(place: str) -> "Iterator[PrivacyLedger]":
     try:
         ledger = open_ledger(place)
     except LedgerUnwritable:
-        # Opening it to write takes back what a crash left unfinished, whatever the budget.
+        # Opening it to write rolls back an unfinished write, even with a wrong budget.
         with contextlib.suppress(LedgerMismatch):
             PrivacyLedger(PrivacyBudget(1.0), place).close()
         ledger = open_ledger(place)

@@ -77,7 +77,7 @@ public: do not take them from the rows. First try --alone, which shows no row to
         if not self.alone:
             check_records(records, list(labels), SynthesisPrompts().variables)
         account = None if self.alone or self.data is None else self.account(self.data, self.out)
-        # The model alone spends nothing of it: any number will do.
+        # Unused if the model writes alone.
         budget = PrivacyBudget(1.0)
         paid = None if self.plan or saved is None or not _was_paid_for(saved) else saved
         if paid is not None and (account is None or self.name not in account.plans):
