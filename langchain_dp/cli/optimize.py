@@ -66,8 +66,8 @@ The file holds "prompt", ready for any chat model, and its "certificate". The le
 the ledger and its key can test guesses at the rows. After Ctrl-C the same command continues, except within the last
 step, "selecting". A finished run returns the same prompt at no cost.
 Without --shots, --subsets, --prompts, --tokens and --validation they are chosen to fit the budget and a few minutes
-(--effort). If nothing fits, it says so, and spends nothing. With one of them, the others are those of --task, or of
-DPPromptOptimizer.
+(--effort). If nothing fits, it spends nothing and names what would fit. With one of them, the others are those of
+--task, or of DPPromptOptimizer.
 --method choose needs far fewer rows. Its one step is "selecting": Ctrl-C there loses the budget.
 --json: the contents of the file, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
 "after"}} under --test, and {"left"}. --plan is `langchain-dp plan opt` with the tokens of this model.

@@ -217,7 +217,7 @@ class PlanSynthesize(JsonOptions, ExampleOptions, DeltaOptions, RowOptions):
     """Plans synthetic examples."""
 
     path = "plan synthesize"
-    what = "Synthetic examples: members, tokens, and what they are worth."
+    what = "Synthetic examples: members, tokens, and their worth."
     examples = """\
   langchain-dp plan synthesize --records 2000 --labels praise complaint --epsilon 3
   langchain-dp plan synthesize --data tickets.jsonl --epsilon 1 --count 16 --tokens 30 --json
@@ -247,7 +247,7 @@ class PlanAnswers(JsonOptions, DeltaOptions, RowOptions):
     """Plans answers in text."""
 
     path = "plan answers"
-    what = "Answers in text: members, tokens, and what they are worth."
+    what = "Answers in text: members, tokens, and their worth."
     examples = """\
   langchain-dp plan answers --records 2000 --epsilon 3 --queries 100
   langchain-dp plan answers --data tickets.jsonl --epsilon 3 --queries 20 --tokens 60 --json
