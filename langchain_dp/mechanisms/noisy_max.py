@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from langchain_dp._util import validate
-from langchain_dp.accounting.calibrate import LEAST_SIGMA
 from langchain_dp.accounting.events import NoisyMaxEvent
 from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness, discrete_gaussian
 
@@ -17,6 +16,8 @@ GRID = 4096
 From 0.3 votes up, its profile exceeds the continuous one by less than 1e-6 in relative terms, which the accountant's
 rounding covers.
 """
+
+LEAST_SIGMA = 0.3
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,10 @@ import pytest
 from audit_tools import report_noisy_max
 
 from langchain_dp.accounting import NoisyMaxEvent, epsilon, profiles
+from langchain_dp.accounting.calibrate import LEAST_SIGMA as LEAST_CALIBRATED
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import noisy_max
-from langchain_dp.mechanisms.noisy_max import GRID
+from langchain_dp.mechanisms.noisy_max import GRID, LEAST_SIGMA
 
 
 def test_ties_go_to_the_smaller_index_and_counts_lie_on_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +26,7 @@ def test_ties_go_to_the_smaller_index_and_counts_lie_on_the_grid(monkeypatch: py
 
 def test_bad_input_is_named() -> None:
     """If it breaks, zero noise or a single label goes through."""
+    assert LEAST_CALIBRATED == LEAST_SIGMA, "calibration must return a scale that the mechanism takes"
     for sigma in (0.0, -1.0, 0.29, math.nan, math.inf):
         with pytest.raises(InvalidParameter, match="sigma="):
             report_noisy_max([1, 2], sigma)
