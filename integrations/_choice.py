@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,20 +40,18 @@ class Choice:
         with np.errstate(all="ignore"):  # an overflow is caught below
             values = np.where(values > 0, values / self._penalty, values * self._penalty)
             if self._temperature == 0:
-                return self._most_probable(logits, repeated, values)
+                masked = logits.copy()  # single precision: twice as fast, and exact
+                masked[self._never] = -np.inf
+                masked[repeated] = -np.inf
+                first = int(masked.argmax())
+                value, token = min(
+                    (-float(masked[first]), first), *zip((-values).tolist(), repeated.tolist(), strict=True)
+                )
+                return token if np.isfinite(value) else None
             wide = logits.astype(np.float64)
             wide[repeated] = values
             wide[self._never] = -np.inf
             return self._drawn(wide, draw)
-
-    def _most_probable(self, logits: Logits, repeated: npt.NDArray[np.intp], values: Any) -> int | None:
-        masked = logits.copy()  # single precision: twice as fast, and exact
-        masked[self._never] = -np.inf
-        masked[repeated] = -np.inf
-        first = int(masked.argmax())
-        best = [(-float(masked[first]), first), *zip((-values).tolist(), repeated.tolist(), strict=True)]
-        value, token = min(best)
-        return token if np.isfinite(value) else None
 
     def _drawn(self, wide: npt.NDArray[np.float64], draw: float) -> int | None:
         top = wide.max()

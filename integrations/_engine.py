@@ -39,40 +39,21 @@ class BaseEngine(abc.ABC):
     """
 
     _HOLDS: ClassVar[str] = "private caches"
-    _vocabulary_size: int
-    _end_tokens: frozenset[Token]
-    _max_prompt_tokens: int
-    _max_tail_tokens: int
+    name: str
+    """Name of the model, for certificates."""
+    vocabulary_size: int
+    """Number of tokens that the model can write."""
+    end_tokens: frozenset[Token]
+    """Tokens that end a text."""
+    max_prompt_tokens: int
+    """Longest head + body + tail + written of one member, in tokens."""
+    max_tail_tokens: int
+    """Longest question in tokens."""
 
     def __init__(self, name: str, lock: AbstractContextManager[Any] | None = None) -> None:
-        self._name = name
+        self.name = name
         self._lock = lock or nullcontext()
         self._closed = False
-
-    @property
-    def name(self) -> str:
-        """Name of the model, for certificates."""
-        return self._name
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens that the model can write."""
-        return self._vocabulary_size
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text."""
-        return self._end_tokens
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens."""
-        return self._max_prompt_tokens
-
-    @property
-    def max_tail_tokens(self) -> int:
-        """Longest question in tokens."""
-        return self._max_tail_tokens
 
     @redacting
     def count_tokens(self, text: str) -> int:
@@ -143,7 +124,10 @@ class BaseEngine(abc.ABC):
         asked = [public, *members]
         with self._in_use():
             check_common([one.prompt for one in asked])
-            check_written(asked)
+            if any(one.written != public.written for one in members):
+                raise InvalidParameter(
+                    "Expected all continuations to have the same written tokens. Ask in several calls."
+                )
             return self._token_scores(asked, candidates, chat)
 
     @redacting
@@ -172,7 +156,7 @@ class BaseEngine(abc.ABC):
 
     def __repr__(self) -> str:
         # The number of kept members is private.
-        return f"{type(self).__name__}({self._name!r}, <private>)"
+        return f"{type(self).__name__}({self.name!r}, <private>)"
 
     def __reduce__(self) -> NoReturn:
         raise PrivateDataError(
@@ -229,7 +213,7 @@ class LocalEngine(BaseEngine):
         integer("cache_bytes", cache_bytes, at_least=0, at_most=2**62)
         super().__init__("", threading.RLock())
         self._max_tokens = max_tokens
-        self._max_tail_tokens = max_tokens // 2
+        self.max_tail_tokens = max_tokens // 2
         self._store: BoundedStore[Any] = BoundedStore(cache_bytes)
 
     @property
@@ -237,13 +221,8 @@ class LocalEngine(BaseEngine):
         """Bound of the kept members, in bytes."""
         return self._store.limit
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of members kept now. PRIVATE: it shows the number of drawn subsets."""
-        return self._store.bytes
-
     def _token_scores(self, asked: Sequence[Continuation], candidates: int, chat: bool) -> TokenScores:
-        first, *rows = self._taken(asked, chat, _kept_row)
+        first, *rows = self._taken(asked, chat, lambda row, *_: row.copy() if np.isfinite(row).all() else None)
         if first is None:
             raise ModelUnavailable("The model could not evaluate the public prompt. Shorten it.")
         allowed = np.where(self._never(), -np.inf, first)
@@ -264,15 +243,13 @@ class LocalEngine(BaseEngine):
     @abc.abstractmethod
     def _never(self) -> npt.NDArray[np.bool_]: ...
 
+    @abc.abstractmethod
     def tokens_per_second(self) -> float:
         """Prompt tokens per second, measured now on public tokens."""
-        with self._in_use():
-            return self._speed()
 
+    @abc.abstractmethod
     def bytes_per_token(self) -> int:
         """Bytes of the cache per token of one member."""
-        with self._in_use():
-            return self._bytes_per_token()
 
     def _check_trained_on(self, trained_on: int | None) -> None:
         if trained_on is not None and self._max_tokens > trained_on:
@@ -294,12 +271,6 @@ class LocalEngine(BaseEngine):
 
     @abc.abstractmethod
     def _spelt(self, tokens: Sequence[int]) -> str: ...
-
-    @abc.abstractmethod
-    def _speed(self) -> float: ...
-
-    @abc.abstractmethod
-    def _bytes_per_token(self) -> int: ...
 
 
 def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
@@ -326,18 +297,9 @@ def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -
     return [label[:1] for label in labels] if len({label[0] for label in labels}) == len(labels) else labels
 
 
-def _kept_row(logits: Logits, written: Sequence[int], draw: float) -> Logits | None:
-    return logits.copy() if np.isfinite(logits).all() else None
-
-
 def body_digest(prompt: MemberPrompt) -> bytes:
     """Hash that reveals new content under an old key."""
     return hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()
-
-
-def check_written(asked: Sequence[Continuation]) -> None:
-    if any(one.written != asked[0].written for one in asked):
-        raise InvalidParameter("Expected all continuations to have the same written tokens. Ask in several calls.")
 
 
 def check_common(prompts: Sequence[MemberPrompt]) -> None:

@@ -11,7 +11,7 @@ from langchain_dp.ports import Continuation, MemberPrompt
 
 from .._choice import Logits
 from .._engine import body_digest
-from .batches import ALONE, EIGHTS, PAIRS, ROWS, BatchRule, fixed_shape
+from .batches import ALONE, EIGHTS, PAIRS, ROWS, fixed_shape
 from .context import CELLS, LlamaContext
 from .evaluate import JointEvaluator, MemberState
 from .members import MemberStates, Opening, StateStore
@@ -102,16 +102,12 @@ def _scoring(
         tail = tokens[1 : 1 + count]
         every = rows <= _LABEL
         lone = [evaluator.vectors([member], tail, every=every)[0] for member in members]
-        for crowd in _crowds(rule, slots) if rows == 1 else range(2, min(slots, _CROWD) + 1) if every else [2]:
+        sizes = {rule.sequences(n, 1): n for n in (*range(1, _FEW + 1), min(slots, _MOST)) if n <= slots}
+        for crowd in sorted(sizes.values()) if rows == 1 else range(2, min(slots, _CROWD) + 1) if every else [2]:
             together = evaluator.vectors([members[i % 2] for i in range(crowd)], tail, every=every)
             if any(not np.array_equal(row, lone[i % 2]) for i, row in enumerate(together)):
                 return False
     return True
-
-
-def _crowds(rule: BatchRule, slots: int) -> list[int]:
-    sizes = {rule.sequences(count, 1): count for count in (*range(1, _FEW + 1), min(slots, _MOST)) if count <= slots}
-    return sorted(sizes.values())
 
 
 def _writing(
@@ -138,7 +134,7 @@ def _writing(
         seen: dict[int, Logits] = {}
         for places, count in calls:
             asked = [Continuation(prompts[i], written[:count], 0.0) for i in places]
-            rows_found = writer.next_tokens(_OPENING, asked, tokens[:rows], max_tokens - 1, _copied)
+            rows_found = writer.next_tokens(_OPENING, asked, tokens[:rows], max_tokens - 1, lambda row, *_: row.copy())
             seen |= {place: row for place, row in zip(places, rows_found, strict=True) if row is not None}
         return seen
 
@@ -154,7 +150,3 @@ def _writing(
     return all(np.array_equal(crowd[i], alone[i % 2]) for i in everybody) and all(
         np.array_equal(crowd[i], late[i]) for i in scattered
     )
-
-
-def _copied(logits: Logits, written: Sequence[int], draw: float) -> Logits:
-    return logits.copy()

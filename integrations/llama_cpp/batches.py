@@ -78,7 +78,8 @@ class Batches:
         window = self._window(min(steps), max(steps), count, ends)
         padding = (_PUBLIC_TOKEN,) * count
         rows = [(at, i, token) for at in window for i, token in enumerate(steps.get(at, padding))]
-        outputs = self._outputs([(at, i) for at, i, _ in rows], wanted)
+        missing = self.rule.outputs(len(wanted)) - len(wanted)
+        outputs = {*wanted, *[(at, i) for at, i, _ in rows if (at, i) not in wanted][:missing]}
         try:
             self._context.decode([(token, ends.get(at, 0) + i, at, (at, i) in outputs) for at, i, token in rows])
         finally:
@@ -94,14 +95,5 @@ class Batches:
         """llama.cpp splits a batch at a gap."""
         width = self.rule.sequences(last - first + 1, count)
         starts = range(max(0, last - width + 1), min(first, self._context.sequences - width) + 1)
-
-        def disturbed(start: int) -> int:
-            return sum(at in ends for at in range(start, start + width))
-
-        start = min(reversed(starts), key=disturbed)
+        start = min(reversed(starts), key=lambda start: sum(at in ends for at in range(start, start + width)))
         return range(start, start + width)
-
-    def _outputs(self, places: Sequence[tuple[int, int]], wanted: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-        missing = self.rule.outputs(len(wanted)) - len(wanted)
-        others = [place for place in places if place not in wanted][:missing]
-        return {*wanted, *others}

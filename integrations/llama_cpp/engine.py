@@ -25,6 +25,7 @@ from .._engine import LocalEngine, T, Take, check_public
 from .batch_check import checked_evaluator, threads_alike
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
+from .evaluate import MemberState
 from .members import CachedLabelScores, MemberStates, Opening, StateStore
 from .model_files import prepared_model_path
 from .slots import Slots
@@ -33,6 +34,7 @@ from .threads import steps_below
 from .writer import Writer
 
 _LARGEST_BATCH = 2048
+_SAMPLED = 256  # tokens on which speed and appetite are measured
 
 
 class LlamaCppEnsemble(LocalEngine):
@@ -84,7 +86,7 @@ class LlamaCppEnsemble(LocalEngine):
         if n_threads is not None:
             integer("n_threads", n_threads, at_least=1, at_most=4096)
         self._path = prepared_model_path() if model_path is None else model_path
-        self._name = os.path.basename(self._path).removesuffix(".gguf")
+        self.name = os.path.basename(self._path).removesuffix(".gguf")
         self._sha256: str | None = None
         self._store: StateStore
         self._context = LlamaContext(
@@ -102,7 +104,7 @@ class LlamaCppEnsemble(LocalEngine):
         except InvalidParameter:
             self._context.close()
             raise
-        self._vocabulary_size = self._context.vocabulary
+        self.vocabulary_size = self._context.vocabulary
         self._texts = GGUFTexts(self._context)
         self.n_threads = n_threads or self._context.fastest_threads()
         self._context.threads.use(self.n_threads)
@@ -136,12 +138,7 @@ class LlamaCppEnsemble(LocalEngine):
         return self._sha256
 
     @property
-    def members_together(self) -> int:
-        """Members per batch of questions: 1 where company would change bits."""
-        return self._together
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
+    def end_tokens(self) -> frozenset[Token]:  # type: ignore[override]  # read when the engine is open
         """Tokens that end a text."""
         with self._in_use():
             return self._texts.ends
@@ -153,7 +150,7 @@ class LlamaCppEnsemble(LocalEngine):
             return self._texts.chat_tokens > 0
 
     @property
-    def max_prompt_tokens(self) -> int:
+    def max_prompt_tokens(self) -> int:  # type: ignore[override]
         """Longest head + body + tail + written of one member, in tokens."""
         with self._in_use():
             return self._max_tokens - 1 - self._texts.chat_tokens
@@ -161,13 +158,19 @@ class LlamaCppEnsemble(LocalEngine):
     def _is_closed(self) -> bool:
         return self._context.closed  # also when the interpreter exits
 
-    def _speed(self) -> float:
-        self._slots.put_away()
-        return self._evaluator.tokens_per_second(self._max_tokens)
+    def tokens_per_second(self) -> float:
+        """Prompt tokens per second, measured now on public tokens."""
+        with self._in_use():
+            self._slots.put_away()
+            return self._context.prefill_speed(range(1, 1 + min(_SAMPLED, self._max_tokens)))
 
-    def _bytes_per_token(self) -> int:
-        self._slots.put_away()
-        return self._evaluator.bytes_per_token(self._max_tokens)
+    def bytes_per_token(self) -> int:
+        """Bytes of the cache per token of one member."""
+        with self._in_use():
+            self._slots.put_away()
+            count = min(_SAMPLED, self._max_tokens)
+            public = self._evaluator.extended(MemberState.nothing(), range(1, 1 + count), b"")
+            return -(-public.state.size // count)
 
     def _count(self, text: str) -> int:
         return len(self._context.public(text))
@@ -188,9 +191,9 @@ class LlamaCppEnsemble(LocalEngine):
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
         opening = Opening(head)
         if chat:
-            turn = self._texts.chat
-            opening = Opening(head, turn.before)
-            ending += self._context.tokenize(turn.after, special=True)
+            before, after = self._texts.chat
+            opening = Opening(head, before)
+            ending += self._context.tokenize(after, special=True)
             limit += self._texts.chat_tokens
         ending += self._context.public(asked[0].prompt.response_prefix)
         check_public(len(self._members.opening_tokens(opening)) + len(ending), limit)

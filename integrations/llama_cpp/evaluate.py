@@ -14,8 +14,6 @@ from .context import LlamaContext, State
 
 Step = tuple[int, ...]
 
-_SAMPLED = 256  # tokens on which speed and appetite are measured
-
 
 @dataclasses.dataclass(repr=False)
 class MemberState:
@@ -148,11 +146,3 @@ class JointEvaluator:
             self.load(member, sequence)
         found = self._advance([member.tokens for member in members], tail, every=every)
         return [np.stack(rows) if every else rows[-1] for rows in found]
-
-    def tokens_per_second(self, most: int) -> float:
-        return self._context.prefill_speed(range(1, 1 + min(_SAMPLED, most)))
-
-    def bytes_per_token(self, most: int) -> int:
-        count = min(_SAMPLED, most)
-        nothing = MemberState.nothing()
-        return -(-self.extended(nothing, range(1, 1 + count), b"").state.size // count)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 
 import numpy as np
@@ -33,28 +32,19 @@ class GGUFTexts:
         return never
 
     @functools.cached_property
-    def chat(self) -> ChatParts:
+    def chat(self) -> tuple[str, str]:
         begin, end = self._context.special_text()
         return chat_parts(self._context.chat_template(), begin=begin, end=end)
 
     @functools.cached_property
     def chat_tokens(self) -> int:
         with contextlib.suppress(InvalidParameter):
-            chat = self.chat
-            return sum(len(self._context.tokenize(part, special=True)) for part in (chat.before, chat.after))
+            return sum(len(self._context.tokenize(part, special=True)) for part in self.chat)
         return 0
 
 
-@dataclasses.dataclass(frozen=True)
-class ChatParts:
-    """Public text around a user's turn."""
-
-    before: str
-    after: str
-
-
-def chat_parts(template: str | None, *, begin: str, end: str) -> ChatParts:
-    """Cut around a placeholder: no turn can change the frame."""
+def chat_parts(template: str | None, *, begin: str, end: str) -> tuple[str, str]:
+    """Return the public text before and after a user's turn. No turn can change it."""
     if template is None:
         raise InvalidParameter(
             "Expected the GGUF file to hold a chat template. Use chat=False, or an instruction-tuned model."
@@ -70,4 +60,4 @@ def chat_parts(template: str | None, *, begin: str, end: str) -> ChatParts:
             f"Expected the chat template of the GGUF file to take one user turn ({type(problem).__name__}). "
             "Use chat=False."
         ) from None
-    return ChatParts(before, after)
+    return before, after

@@ -73,7 +73,7 @@ class TransformersEnsemble(LocalEngine):
             kind, what = "AutoModelForCausalLM", "a causal language model"
             model, tokenizer = from_folder(os.fspath(model), tokenizer, kind, what, dtype=dtype)
         self._model = prepared(model, tokenizer, device, dtype)
-        self._name = name or os.path.basename(str(model.config.name_or_path).rstrip("/")) or type(model).__name__
+        self.name = name or os.path.basename(str(model.config.name_or_path).rstrip("/")) or type(model).__name__
         # Beyond this length a rotary embedding may depend on another member's longest sequence.
         config = self._model.config.get_text_config()
         longest = getattr(config, "max_position_embeddings", None)
@@ -81,19 +81,23 @@ class TransformersEnsemble(LocalEngine):
         self._members = MemberSequences(LoneEvaluator(self._model), self._store)
         self._texts = TokenizerTexts(tokenizer, int(config.vocab_size), ends(self._model))
         self._prompts = Prompts(self._texts, max_tokens)
-        self._vocabulary_size, self._end_tokens = self._texts.width, frozenset[Token](self._texts.ends)
-        self._max_prompt_tokens = self._prompts.max_prompt_tokens
+        self.vocabulary_size, self.end_tokens = self._texts.width, frozenset[Token](self._texts.ends)
+        self.max_prompt_tokens = self._prompts.max_prompt_tokens
 
     @property
     def chats(self) -> bool:
         """Return whether the tokenizer has a chat template."""
         return self._texts.chats
 
-    def _speed(self) -> float:
-        return self._members.evaluator.tokens_per_second()
+    def tokens_per_second(self) -> float:
+        """Prompt tokens per second, measured now on public tokens."""
+        with self._in_use():
+            return self._members.evaluator.tokens_per_second()
 
-    def _bytes_per_token(self) -> int:
-        return self._members.evaluator.bytes_per_token
+    def bytes_per_token(self) -> int:
+        """Bytes of the cache per token of one member."""
+        with self._in_use():
+            return self._members.evaluator.bytes_per_token
 
     def _count(self, text: str) -> int:
         return len(self._texts.plain(text))

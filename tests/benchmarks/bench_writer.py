@@ -272,7 +272,7 @@ def main() -> None:
         opening = engine._context.tokenize(chat.before, special=True) + engine._context.tokenize(HEAD)
         texts = [[*opening, *engine._context.tokenize(one.body), *ending] for one in asked]
         name, threads = engine.name, engine.n_threads
-        together, file_bytes = engine.members_together, os.path.getsize(path)
+        together, file_bytes = engine._together, os.path.getsize(path)
     published = Published(embedded_model_path())
     floor = Floor(published.model)
     first = seconds(lambda: published.step(texts))

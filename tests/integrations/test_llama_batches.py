@@ -137,7 +137,7 @@ def test_a_member_has_the_same_bits_alone_and_in_any_company_in_every_file_type(
     engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, tail: str
 ) -> None:
     """If it breaks, with models in the types that people have a vote depends on other members' records."""
-    assert engine.members_together == SLOTS, "else nobody had company"
+    assert engine._together == SLOTS, "else nobody had company"
     assert changed_scores(engine, tail) == []
     assert changed_writing(engine, monkeypatch, tail) == []
 
@@ -164,7 +164,7 @@ def test_ragged_batches_are_caught_under_any_rule(
     monkeypatch.setattr(BatchRule, "sequences", lambda self, members, rows: members)
     monkeypatch.setattr(BatchRule, "outputs", lambda self, wanted: wanted)
     with built(folder, "Q4_K_M") as engine:
-        assert (engine.members_together, engine._evaluator.batches.rule.name) == (1, ALONE.name)
+        assert (engine._together, engine._evaluator.batches.rule.name) == (1, ALONE.name)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert changed_scores(engine, TAILS[0]) == []
         assert changed_writing(engine, monkeypatch, TAILS[0]) == []
@@ -263,7 +263,7 @@ def test_on_a_gpu_one_fixed_shape_is_checked_and_used(folder: Path, monkeypatch:
     with built(folder, "Q4_K_M", n_gpu_layers=99) as engine:  # without a GPU llama.cpp takes it and ignores it
         sequences = sequences_for(SLOTS)
         assert engine._evaluator.batches.rule.name == fixed_shape(sequences).name
-        assert engine.members_together == SLOTS
+        assert engine._together == SLOTS
         batches = noted(engine._context, monkeypatch)
         ask = write(engine, monkeypatch, TAILS[0])
         engine.warm([prompt(i) for i in range(SLOTS)])
@@ -294,7 +294,7 @@ def test_on_a_gpu_whose_bits_change_members_go_one_by_one(
     monkeypatch.setattr(LlamaContext, "decode", noting)
     monkeypatch.setattr(LlamaContext, "outputs", lambda self, count: outputs(self, count) * (1 + lengths[-1] * 1e-4))
     with built(folder, "F16", n_gpu_layers=-1) as engine:
-        assert (engine.members_together, engine._evaluator.batches.rule.name) == (1, ALONE.name)
+        assert (engine._together, engine._evaluator.batches.rule.name) == (1, ALONE.name)
         assert len([record for record in caplog.records if "one at a time" in record.message]) == 1
 
 

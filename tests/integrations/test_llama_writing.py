@@ -100,7 +100,7 @@ def test_a_template_is_cut_where_the_turn_is() -> None:
     """If it breaks, members get a frame that depends on what they say."""
     pytest.importorskip("llama_cpp")
     cut = parts.chat_parts("{{ bos_token }}[{{ messages[0].content }}]{{ eos_token }}", begin="<s>", end="</s>")
-    assert (cut.before, cut.after) == ("<s>[", "]</s>")
+    assert cut == ("<s>[", "]</s>")
 
 
 def test_a_model_without_a_template_still_continues_text(
