@@ -44,9 +44,8 @@ class Choice:
                 masked[self._never] = -np.inf
                 masked[repeated] = -np.inf
                 first = int(masked.argmax())
-                value, token = min(
-                    (-float(masked[first]), first), *zip((-values).tolist(), repeated.tolist(), strict=True)
-                )
+                best = [(-float(masked[first]), first), *zip((-values).tolist(), repeated.tolist(), strict=True)]
+                value, token = min(best)
                 return token if np.isfinite(value) else None
             wide = logits.astype(np.float64)
             wide[repeated] = values

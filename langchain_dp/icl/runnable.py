@@ -190,7 +190,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
                 self._drop,
                 [self.labels, words, self.prompt.head(), self._voter.name, calibrate],
             )
-            self._subset_prompts.ask_first(self._replicas.catch_up)
+            self._subset_prompts.catch_up = self._replicas.catch_up
         self._releaser = Releaser(
             labels=self.labels,
             subset_prompts=self._subset_prompts,

@@ -48,11 +48,6 @@ class PromptReservation(Reservation):
     def charged_selection(self) -> PartEvent:
         return PartEvent(VALIDATION, self.selection)
 
-    @property
-    def moved_votes(self) -> bool:
-        """Return whether a neighbor's vote may move, not only appear."""
-        return votes_move(self.budget.neighbors)
-
 
 def votes_needed(token: LimitedDomainEvent, neighbors: Neighbors) -> float:
     """Return the threshold of LimitedDomain above the (kbar+1)-th count."""

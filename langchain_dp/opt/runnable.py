@@ -167,13 +167,11 @@ class DPPromptOptimizer(PromptRunnable):
         if isinstance(model, NextTokenVoter):
             tokens = count_publicly(model, checks.check_instruction(instruction))
         settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
-        fitted = fit(
-            examples_count, share, effort=effort,
-            instruction=tokens, alternatives=len(settings["alternatives"]),
-        ).arguments()  # fmt: skip
+        others = len(settings["alternatives"])
+        fitted = fit(examples_count, share, effort=effort, instruction=tokens, alternatives=others)
         optimizer = cls(
             model=model, labels=labels, instruction=instruction, budget=budget, ledger=ledger, name=name,
-            **fitted, **settings,
+            **vars(fitted), **settings,
         )  # fmt: skip
         optimizer._private.agreement = NEARLY_ALL
         return optimizer

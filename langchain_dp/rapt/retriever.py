@@ -80,7 +80,8 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
             )
         if k is not None:
             validate.integer("k", k, at_least=1)
-        if documents and not query and not sanitizer.names_documents:
+        rules = sanitizer._core.rules.documents
+        if documents and not query and rules.user_key is rules.document_key is None:
             remedy = "Give the sanitizer DocumentRules with user_key= or document_key=, or no limit."
             sanitizer.check_limit("document that comes back", remedy, user=False)
         validate.reject_extra_kwargs(

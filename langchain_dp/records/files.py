@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import json
 import re
@@ -174,15 +175,11 @@ _LIMIT = threading.Lock()
 forks.renew_lock(sys.modules[__name__], "_LIMIT")
 
 
-def _read_tsv(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    return read_csv(path, delimiter="\t")
-
-
 _READERS: dict[str, Callable[[str | PathLike[str]], list[dict[str, Any]]]] = {
     ".jsonl": read_jsonl,
     ".ndjson": read_jsonl,
     ".csv": read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": functools.partial(read_csv, delimiter="\t"),
 }
 
 

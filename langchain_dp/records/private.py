@@ -104,17 +104,14 @@ class PrivateRecords:
                     without[option] += fields is not None and getattr(self, option) not in fields
             else:
                 self._keep(*made)
-        self._check_keys([option for option, count in without.items() if count == rows > 1])
-        faults.raise_any()
-
-    def _check_keys(self, lacking: list[str]) -> None:
-        if lacking:
+        if lacking := [option for option, count in without.items() if count == rows > 1]:
             keys = " or ".join(repr(getattr(self, option)) for option in lacking)
             unlabelled = "; of texts without labels name one for all with label=" if lacking == ["label_key"] else ""
             raise InvalidParameter(
                 f"Expected examples to have {keys}, but none of them has. Say what text and label are called with "
                 f"text_key= and label_key= of PrivateRecords{unlabelled}."
             )
+        faults.raise_any()
 
     @redact_errors(READING)
     def add(self, example: object, *, record_id: str | None = None) -> str:

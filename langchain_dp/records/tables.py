@@ -37,7 +37,9 @@ def rows_of(examples: object) -> Iterable[Any]:
             rows: list[Any] = run_redacted(convert, PrivateArgs(*arguments), READING)
             return rows
     if isinstance(examples, Iterable) and not isinstance(examples, (bytes, bytearray)):
-        classes = _classes(examples)
+        features = getattr(examples, "features", None)
+        columns = features.items() if isinstance(features, Mapping) else ()
+        classes = {name: list(feature.names) for name, feature in columns if hasattr(feature, "int2str")}
         return (_named(row, classes) for row in examples) if classes else examples
     raise InvalidParameter(
         f"Expected examples of type {type(examples).__name__} to be a list of mappings, a DataFrame, a dataset, or a "
@@ -55,12 +57,6 @@ def _in_python(examples: object) -> Any:
     if form.get("type") in (None, "custom"):  # its owner's function makes the rows
         return examples
     return with_format(None, columns=form.get("columns"))
-
-
-def _classes(dataset: object) -> dict[str, list[str]]:
-    features = getattr(dataset, "features", None)
-    columns = features.items() if isinstance(features, Mapping) else ()
-    return {name: list(feature.names) for name, feature in columns if hasattr(feature, "int2str")}
 
 
 def _named(row: Any, classes: Mapping[str, list[str]]) -> Any:

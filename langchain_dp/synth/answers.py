@@ -150,7 +150,12 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         self._key = secret_key(self._rng)
         self._secret = secrets.token_bytes(32)  # of the names under which the engine keeps records
         self._room = PromptBudget(self._engine)
-        self._check_record_fits()
+        half, head = self._kept_for_records(), count_publicly(self._engine, self.prompts.head)
+        if self._room.remaining(half, self.prompts.head, self.prompts.shown_as("")) < LEAST:
+            raise InvalidParameter(
+                f"Expected prompts.head of {head} tokens to leave room for {LEAST} tokens of a record in {half}, half "
+                "of the longest prompt of this model. Shorten it, or raise the engine's max_tokens=."
+            )
         self._ledger = ledger_for(budget, ledger)
         self._lock = threading.Lock()
         forks.renew_lock(self)
@@ -327,14 +332,6 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
     def _kept_for_records(self) -> int:
         """Half of the prompt: every question shows a record alike."""
         return self._engine.max_prompt_tokens // 2
-
-    def _check_record_fits(self) -> None:
-        half, head = self._kept_for_records(), count_publicly(self._engine, self.prompts.head)
-        if self._room.remaining(half, self.prompts.head, self.prompts.shown_as("")) < LEAST:
-            raise InvalidParameter(
-                f"Expected prompts.head of {head} tokens to leave room for {LEAST} tokens of a record in {half}, half "
-                "of the longest prompt of this model. Shorten it, or raise the engine's max_tokens=."
-            )
 
     def _written(self, asked: str, answer: _PartialAnswer) -> Iterator[str]:
         """Draw members, then tokens: after the charge."""

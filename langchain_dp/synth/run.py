@@ -63,7 +63,8 @@ class SynthesisRuns(PrivateRun):
         if opened is not None:
             return PrivacyBudget(opened.plan.epsilon, opened.plan.delta, self.neighbors), opened.design
         share = affordable(self._ledger, self._budget)
-        design = self._settings.designed(share, records)
+        settings = self._settings
+        design = settings.design(share, records=records, rounds=settings.rounds, texts=len(settings.labels))
         self._check_room(self._writer(design.noise))
         return share, design
 

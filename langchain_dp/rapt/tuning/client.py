@@ -32,9 +32,9 @@ from langchain_dp.rapt.privatize import Items, TextPrivatizer
 from langchain_dp.rapt.release import COUNTED, REUSED, UNNAMED, FormalReleases, Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
-from langchain_dp.rapt.tuning.plain import Ids, PlainSource
+from langchain_dp.rapt.tuning.plain import PlainSource
 from langchain_dp.rapt.tuning.settings import PlainTokens
-from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, PredictionRequest, PrivatizedText
+from langchain_dp.rapt.tuning.wire import MOST, Kind, PredictionRequest, PrivatizedText
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
 from langchain_dp.records import Label, check_labels
 from langchain_dp.redact import redact_errors
@@ -259,10 +259,6 @@ class RAPTClient:
             return list(examples.texts), [False] * len(examples)
         whole = [self.vocabulary.encode(tokenize.clean(text)) for text in examples.texts]
         return [row[: self.max_tokens] for row in whole], [len(row) > self.max_tokens for row in whole]
-
-    def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
-        """Draw plain tokens, free: targets, (count, m), and rows."""
-        return self.plain.draw(count, coins)
 
     @property
     def table(self) -> str:
