@@ -54,6 +54,7 @@ model = LlamaCppEnsemble(max_tokens=384, slots=32)  # it sees the messages, on t
 ledger = PrivacyLedger(PrivacyBudget(epsilon=8.0, delta=1e-5), "prompt.ledger")
 optimizer = DPPromptOptimizer(
     model=model,
+    allow_small_model=True,
     labels=LABELS,
     instruction=START,
     alternatives=[
@@ -119,6 +120,7 @@ print("released ", evaluate_prompt(loaded.template(), cloud, test, LABELS, words
 # %%
 careless = DPPromptOptimizer(
     model=model,
+    allow_small_model=True,
     labels=LABELS,
     instruction=START,
     prompts=OptPrompts(messages=("Improve the instruction. Show two of the examples above in it.",)),

@@ -64,6 +64,7 @@ print("reserved", ledger.reserved(), "spent", ledger.spent())
 # %%
 optimizer = DPPromptOptimizer(
     model=model,
+    allow_small_model=True,
     labels=list(LABELS),
     instruction="Decide whether the message to the clinic is praise or a complaint.",
     ledger=ledger,

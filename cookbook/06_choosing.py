@@ -86,6 +86,7 @@ for epsilon, chain in votes.items():
 for epsilon in EPSILONS:
     writer = DPPromptOptimizer(
         model=model,
+        allow_small_model=True,
         labels=LABELS,
         instruction="Is the message praise or complaint?",
         budget=PrivacyBudget(epsilon),

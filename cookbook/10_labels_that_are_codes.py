@@ -90,7 +90,7 @@ print("epsilon of names and votes:", classifier.certificate().epsilon)
 #
 # ```python
 # synthesizer = DPExampleSynthesizer(
-#     model=LlamaCppEnsemble(), labels=named.descriptions, count=36, ledger=ledger, budget=PrivacyBudget(1.0, 1e-6)
+#     model=engine, labels=named.descriptions, count=36, ledger=ledger, budget=PrivacyBudget(1.0, 1e-6)
 # )
 # examples = synthesizer.invoke(tickets)
 # ```

@@ -85,6 +85,7 @@ class LlamaCppEnsemble(LocalEngine):
         integer("n_gpu_layers", n_gpu_layers, at_least=-1, at_most=2**20)
         if n_threads is not None:
             integer("n_threads", n_threads, at_least=1, at_most=4096)
+        self.is_embedded = model_path is None
         self._path = prepared_model_path() if model_path is None else model_path
         self.name = os.path.basename(self._path).removesuffix(".gguf")
         self._sha256: str | None = None

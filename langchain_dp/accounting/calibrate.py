@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp._util.rounding import bound

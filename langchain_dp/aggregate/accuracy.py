@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import run_in_executor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp._util.reprs import InNotebooks

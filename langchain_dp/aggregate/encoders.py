@@ -22,7 +22,7 @@ from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.accept import check_encoder
 
-_AT_ONCE = 2000
+AT_ONCE = 2000
 _CALLS = 8
 """Calls at a time of an encoder that encodes each text alone."""
 
@@ -82,8 +82,8 @@ class StaticEncoder(Embeddings):
     def array(self, texts: Sequence[str]) -> Floats:
         """Vectors of several texts as an array. Zeros for a text without a known token."""
         rows = np.zeros((len(texts), self._table.shape[1]))
-        for start in range(0, len(texts), _AT_ONCE):
-            part = self._tokenizer.encode_batch_fast(list(texts[start : start + _AT_ONCE]), add_special_tokens=False)
+        for start in range(0, len(texts), AT_ONCE):
+            part = self._tokenizer.encode_batch_fast(list(texts[start : start + AT_ONCE]), add_special_tokens=False)
             ids = [tokens.ids for tokens in part]
             ends = np.cumsum([0, *map(len, ids)])
             flat = np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int64)
@@ -191,8 +191,8 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
     together = vars(type(encoder)).get("batch_invariant") is True
     pool = ThreadPoolExecutor(1 if together else _CALLS)
     try:
-        for start in range(0, len(texts), _AT_ONCE):
-            part = texts[start : start + _AT_ONCE]
+        for start in range(0, len(texts), AT_ONCE):
+            part = texts[start : start + AT_ONCE]
             rows = ask_together(encode, part) if together else list(pool.map(alone, part))
             yield np.array([np.full(dimensions, np.nan) if row is None else row for row in rows])
     finally:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+import multiprocessing
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import Field
+from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form
@@ -27,6 +29,7 @@ from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, VectorSum
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith, ReleaseCost, costs_of_inputs
 from langchain_dp.aggregate.encoders import (
+    AT_ONCE,
     StaticEncoder,
     check_dimensions,
     encode_privately,
@@ -535,7 +538,10 @@ def _class_sums(records: PrivateRecords, labels: Sequence[str], encoder: Embeddi
     texts = [records.get(name)["text"] for name in names]
     at = np.array([place[records.get(name)["label"]] for name in names], dtype=np.int64)
     sizes = [len(group) for group in records.users()]
-    blocks = encode_privately(encoder, texts, len(projection.mean))
+    hidden = None if multiprocessing.parent_process() is None else True
+    parts = encode_privately(encoder, texts, len(projection.mean))
+    count = math.ceil(len(texts) / AT_ONCE)
+    blocks = tqdm(parts, total=count, desc="encoding", unit="block", disable=hidden, delay=2)
     total = np.zeros((len(place), projection.k), dtype=np.int64)
     start = 0
     if max(sizes, default=1) == 1:

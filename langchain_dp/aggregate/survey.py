@@ -16,7 +16,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import run_in_executor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp._util.documents import FileForm, Form

@@ -7,6 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
+from tqdm.auto import tqdm
+
 from langchain_dp._util import validate
 from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp.accounting import Neighbors
@@ -72,7 +74,7 @@ def attack_answers(
     queries = [question for question in questions for _ in range(repeats)]
     worlds = [list(rows), list(neighbor)]
     answers: list[list[list[str]]] = [[], []]
-    for _ in range(runs):
+    for _ in tqdm(range(runs), desc="attack", unit="run", disable=None, delay=2):
         for world in (0, 1):  # in turn, so that a drift of the machine affects both
             chain = validate.function("what build returns", build(list(worlds[world])), of="a question")
             answers[world].append([checks.answer("the function that build returns", chain(each)) for each in queries])

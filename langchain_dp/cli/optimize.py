@@ -179,6 +179,7 @@ def optimizer_for(
         return DPPromptSelector.auto(examples_count=count, effort=options.effort, **own)
     if isinstance(options, Optimize):
         own |= {"decoding": Decoding(chat=options.chat, **_given(temperature=options.temperature))}
+    own["allow_small_model"] = True  # the command has its own option
     if options.fits:
         return DPPromptOptimizer.auto(examples_count=count, effort=options.effort, **own)
     return DPPromptOptimizer(

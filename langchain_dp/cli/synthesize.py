@@ -204,6 +204,7 @@ def synthesizer_for(
         temperature=options.temperature,
         chat=options.chat,
         labels_from_data=not (options.labels or options.describe),
+        allow_small_model=True,  # the command has its own option
         **promise,
     )
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from langchain_dp.ensemble.runs import CANCELLED
 from langchain_dp.errors import PlanError

@@ -13,6 +13,7 @@ from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, share_of
 from langchain_dp.ensemble.scheme import SamplingOptions, sampling_from
+from langchain_dp.ensemble.text_writer import check_writer
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import checks
 from langchain_dp.opt.base import PromptRunnable
@@ -59,6 +60,7 @@ class DPPromptOptimizer(PromptRunnable):
             1.1.
         calibrate: Divide label scores by those of texts without content (Zhao et al. 2021).
         progress: Show progress (released values only). None: on a terminal only.
+        allow_small_model: Write with the embedded model, although its texts did not help in our trials.
         labels_from_data: The labels were read from the examples. No epsilon counts that, and the certificate notes it.
         made_with: Certificates of released text in the other arguments that lost its cost.
         not_private_seed: Reproducible coins and noise. The result is then not private.
@@ -104,10 +106,12 @@ class DPPromptOptimizer(PromptRunnable):
         calibrate: bool = True,
         progress: bool | None = None,
         labels_from_data: bool = False,
+        allow_small_model: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
         checks.check_model(model)
+        check_writer(model, allow_small_model)
         check_promise(budget, ledger, not_private_seed)
         decoding = group("decoding", decoding, Decoding)
         candidate_options = group("candidate_options", candidate_options, CandidateOptions)

@@ -59,7 +59,7 @@ def choice_note(selection: ExponentialEvent, prompts: int) -> str:
     return (
         f"which prompt is handed over is a noisy choice: one that answers {ahead_for_sure(selection, prompts):,} more "
         f"of the rows that select than every other wins {_SURE:.0%} of the time. Among closer ones a worse may win, "
-        "also one that is worse than the initial instruction: compare both by evaluate_prompt on rows that need no secrecy"
+        "also one that is worse than the initial instruction. Compare both by evaluate_prompt on public rows"
     )
 
 

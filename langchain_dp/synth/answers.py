@@ -37,7 +37,7 @@ from langchain_dp.ensemble.reservation import (
 from langchain_dp.ensemble.runs import secret_key
 from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.ensemble.subsets import KeyedCoins
-from langchain_dp.ensemble.text_writer import INVENTED, check_scores, public_prompt
+from langchain_dp.ensemble.text_writer import INVENTED, check_scores, check_writer, public_prompt
 from langchain_dp.ensemble.tools import BudgetMonitor, ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, ModelUnavailable, PlanError, PrivateDataError
 from langchain_dp.isolation.run import check_environment
@@ -89,6 +89,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         sampling_probability: Rate of the records. None: ``members`` over their number, where that is public.
         prompts: Templates.
         answer_cache_size: Answers to keep, partial ones too.
+        allow_small_model: Write with the embedded model, although its texts did not help in our trials.
         quotas: Shares of ``max_queries`` per user, named by ``config={"configurable": {"user_id": "team-7"}}``.
 
     Raises:
@@ -127,6 +128,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         chat: bool = False,
         answer_cache_size: int = KEPT,
         quotas: Quotas | None = None,
+        allow_small_model: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
@@ -134,6 +136,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         del examples  # error reporters read the locals of each frame
         self._costs = costs_of_inputs(prompts, made_with=made_with, budget=budget, ledger=ledger)
         check_scores(model)
+        check_writer(model, allow_small_model)
         self.name, self._name, self._engine = name, name, model
         check_promise(budget, ledger, not_private_seed)
         integer("max_queries", max_queries, at_least=1, at_most=MOST_ROUNDS)

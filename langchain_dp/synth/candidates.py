@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import PrivacyBudget

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
@@ -18,7 +18,7 @@ from langchain_dp.accounting.budget import warn_weak_promise
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
 from langchain_dp.ensemble.runs import Halted, RunRunnable
-from langchain_dp.ensemble.text_writer import check_scores
+from langchain_dp.ensemble.text_writer import check_scores, check_writer
 from langchain_dp.errors import InvalidParameter, NoTextKeptWarning
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness
 from langchain_dp.ports import NextTokenScorer
@@ -57,6 +57,7 @@ class DPExampleSynthesizer(RunRunnable):
         temperature: Sampling temperature.
         chat: Use the model's chat template.
         progress: Called with every released text. True shows a bar, None on a terminal only.
+        allow_small_model: Write with the embedded model, although its texts did not help in our trials.
         labels_from_data: The labels were read off the records, which no epsilon counts.
         made_with: Certificates of released text that does not carry its cost.
 
@@ -109,10 +110,12 @@ class DPExampleSynthesizer(RunRunnable):
         chat: bool = False,
         progress: Callable[[SyntheticExample], None] | bool | None = None,
         labels_from_data: bool = False,
+        allow_small_model: bool = False,
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> None:
         check_scores(model)
+        check_writer(model, allow_small_model)
         check_promise(budget, ledger, not_private_seed)
         validate.short_text("name", name, at_least=1)
         self.name = name

@@ -19,6 +19,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.prompt_values import StringPromptValue
 
 from langchain_dp import DPPrototypeClassifier, Neighbors, PrivacyBudget, PrivateRecords, sample
+from langchain_dp.aggregate import prototypes
 from langchain_dp.aggregate.plan import sharpness_for
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import VectorSum
@@ -142,6 +143,19 @@ def test_probabilities_are_flat_where_the_noise_is_large() -> None:
     private = PrivacyBudget(8.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE)
     hidden = DPPrototypeClassifier.fit(rows(), labels=["A", "B"], budget=private, encoder=WordEncoder(), components=8)
     assert hidden._sharpness == 8.0, "the number of users is private there, and nothing may follow from it"
+
+
+def test_a_long_fit_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, a fit of minutes looks like one that hangs."""
+    shown: list[dict[str, Any]] = []
+
+    def bar(parts: Any, **options: Any) -> Any:
+        shown.append(options)
+        return parts
+
+    monkeypatch.setattr(prototypes, "tqdm", bar)
+    fitted()
+    assert [(each["total"], each["disable"]) for each in shown] == [(1, None)], "None is off in a pipe"
 
 
 def test_a_chat_model_names_a_label() -> None:

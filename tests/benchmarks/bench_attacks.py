@@ -375,7 +375,8 @@ def examples_from(private: list[dict[str, Any]], options: argparse.Namespace) ->
     """Sixteen synthetic examples at epsilon 3, by the embedded model."""
     with LlamaCppEnsemble(slots=44, max_tokens=512, n_threads=options.threads) as engine:
         made_of = DPExampleSynthesizer(
-            model=engine, labels=TASKS["agnews"], count=16, budget=PrivacyBudget(3.0, 1e-6), members=30,
+            model=engine, allow_small_model=True,
+            labels=TASKS["agnews"], count=16, budget=PrivacyBudget(3.0, 1e-6), members=30,
             max_new_tokens=30,
         )  # fmt: skip
         return made_of.invoke(private).rows()

@@ -346,6 +346,7 @@ def _optimizer(engine: Remembering, task: OptTask, options: Any, **more: Any) ->
     }
     return DPPromptOptimizer(
         model=engine,
+        allow_small_model=True,
         labels=task.labels,
         instruction=task.instruction,
         prompts=task.prompts,

@@ -98,7 +98,8 @@ def _sampled(
     task = TASKS[name]
     dln = DLNSettings(steps=1, prompts_per_step=options.prompts, demonstrations=SHOWN, max_new_tokens=options.tokens)
     settings = DPPromptOptimizer(
-        model=engine, labels=task.labels, instruction=task.instruction, budget=PrivacyBudget(8.0),
+        model=engine, allow_small_model=True,
+        labels=task.labels, instruction=task.instruction, budget=PrivacyBudget(8.0),
         prompts=dataclasses.replace(task.prompts, meta=f"{task.prompts.meta} {sentence}".strip()),
     ).settings  # fmt: skip
     run = DLN1(

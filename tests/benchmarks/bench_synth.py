@@ -195,7 +195,8 @@ def _synthesizer(
 ) -> DPExampleSynthesizer:
     """That of an arm, its epsilon."""
     return DPExampleSynthesizer(
-        model=engine, labels=labels, count=options.count, budget=PrivacyBudget(float(arm), DELTA),
+        model=engine, allow_small_model=True,
+        labels=labels, count=options.count, budget=PrivacyBudget(float(arm), DELTA),
         members=options.members, max_new_tokens=options.tokens, temperature=options.temperature,
         ledger=ledger,
     )  # fmt: skip

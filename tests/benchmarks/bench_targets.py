@@ -111,6 +111,7 @@ class Scores:
         task, test = TASKS[name], _test(self._data, name)[: self._rows]
         optimizer = DPPromptOptimizer(
             model=self._model,
+            allow_small_model=True,
             labels=task.labels,
             instruction=task.instruction,
             prompts=task.prompts,

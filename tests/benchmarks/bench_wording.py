@@ -42,6 +42,7 @@ def trial(task: str, options: argparse.Namespace) -> dict[str, object]:
     with LlamaCppEnsemble(model_path=options.model, slots=24, max_tokens=640, cache_bytes=2**32) as engine:
         optimizer = DPPromptOptimizer(
             model=engine,
+            allow_small_model=True,
             budget=PrivacyBudget(8.0),
             labels=known.labels,
             instruction=known.instruction,

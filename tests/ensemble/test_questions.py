@@ -166,7 +166,7 @@ def test_numbers_out_of_a_table_are_shown_as_they_are(kind: str) -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ([], "a human message with the question, but there is none"),
+        ([], "a human message with the question, but found none"),
         ([AIMessage(CANARY)], "a human message with the question"),
         ({"messages": [SystemMessage(CANARY)]}, "a human message with the question"),
         ([CANARY, CANARY], r"one str or a list of messages, not a list with str. Ask many questions by batch\(\)"),

@@ -39,6 +39,7 @@ def optimizer(engine: Any = None, **changes: Any) -> DPPromptOptimizer:
     When they agree, their token is released but for a chance of e^-21.
     """
     settings: dict[str, Any] = {
+        "allow_small_model": True,
         "model": WordEngine(agreeing(SENTENCE)) if engine is None else engine,
         "labels": LABELS,
         "instruction": INSTRUCTION,

@@ -22,7 +22,7 @@ def rows(count: int = 120) -> list[dict[str, str]]:
 def synthesizer(engine: WordScorer | None = None, **changed: Any) -> DPExampleSynthesizer:
     settings: dict[str, Any] = {
         "model": engine or WordScorer(), "labels": LABELS, "count": 6, "max_new_tokens": 8, "members": 10,
-        "candidates": 20,
+        "candidates": 20, "allow_small_model": True,
     }  # fmt: skip
     if "ledger" not in changed:
         settings["budget"] = BUDGET
@@ -37,7 +37,7 @@ def replies(count: int = 100) -> list[dict[str, str]]:
 def generator(engine: WordScorer | None = None, **changed: Any) -> DPAnswerGenerator:
     settings: dict[str, Any] = {
         "model": engine or WordScorer(), "examples": replies(), "max_queries": 5, "max_new_tokens": 8, "members": 40,
-        "candidates": 20,
+        "candidates": 20, "allow_small_model": True,
     }  # fmt: skip
     if "ledger" not in changed:
         settings["budget"] = ANSWERS

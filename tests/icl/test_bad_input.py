@@ -47,8 +47,8 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
 @pytest.mark.parametrize(
     ("message", "changes"),
     [
-        (r"at least one example, but there are none\. Give examples=", {"examples": [], **DERIVED}),
-        (r"at least one example, but there are none", {"examples": []}),
+        (r"at least one example, but found 0\. Give examples=", {"examples": [], **DERIVED}),
+        (r"at least one example, but found 0", {"examples": []}),
         (r"subsets \* shots = 8 \* 4 = 32 examples, but there are 24\. Give more", {"shots": 4} | DERIVED),
         (r"subsets \* shots = 8 \* 4 = 32 examples", {"shots": 4, "sampling": "resample"} | DERIVED),
         (r"subsets \* shots = 1 \* 30 = 30 examples, but there are 24", {"shots": 30, "partitions": None}),

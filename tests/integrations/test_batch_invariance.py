@@ -69,7 +69,7 @@ def test_an_honest_server_is_not_refuted_and_never_called_proven() -> None:
         assert len({prompts[0] for prompts in joint}) == 4
         said = " ".join(built.notes)
         assert "declared batch-invariant. When the engine was made this was not refuted by 28 comparisons" in said
-        assert "the server's promise" in said
+        assert "The server promises" in said
         assert "proven" not in said
         assert "batch-invariant" not in " ".join(declared(server, batch_invariant=False).notes)
         chain = DPICLClassifier(

@@ -12,6 +12,8 @@ from fakes.canary import CANARY
 from fakes.models import Chat
 from fakes.next_token import WordEngine, agreeing
 from fakes.optimizers import ADD_OR_REMOVE, BUDGET, SENTENCE, ZERO_OUT, Looking, examples, optimizer
+from fakes.scorer import WordScorer
+from fakes.synthesizers import generator, synthesizer
 from fakes.voters import VotingEngine
 
 from langchain_dp import PrivacyBudget, PrivacyLedger, PrivateRecords
@@ -94,8 +96,8 @@ ROWS: dict[str, tuple[Any, str]] = {
     "no mapping": ([CANARY], r"example 0 to be a mapping with text and label, not str"),
     "half a letter": ([{"text": "\ud800", "label": "positive"}], r"valid Unicode under 'text'"),
     "same id": ([{"text": CANARY, "label": "positive", "id": CANARY}] * 2, r"id of example 1 to be new"),
-    "none at all": ([], r"at least one example, but there are none"),
-    "empty generator": (iter(()), r"at least one example, but there are none"),
+    "none at all": ([], r"at least one example, but found 0"),
+    "empty generator": (iter(()), r"at least one example, but found 0"),
     "no validation": (examples(2), r"validation=0.2 of 2 examples to be at least one.*another\s+share"),
 }
 
@@ -295,3 +297,23 @@ def test_records_are_copied_when_a_run_starts() -> None:
     assert len(records) == 21
     assert "late comer" not in "".join(engine.shown)
     assert optimizer(WordEngine(agreeing(SENTENCE))).invoke(iter(examples())) is not None
+
+
+def test_the_embedded_model_writes_only_where_it_may() -> None:
+    """If it breaks, a budget is spent on texts that helped in no trial, and nobody said so."""
+
+    class Embedded(WordScorer):
+        is_embedded = True
+
+    for build in (synthesizer, generator):
+        with pytest.raises(InvalidParameter, match="allow_small_model=True"):
+            build(Embedded(), allow_small_model=False)
+        assert build(Embedded()).name
+
+    class Voter(WordEngine):
+        is_embedded = True
+
+    voter = Voter(agreeing(SENTENCE))
+    with pytest.raises(InvalidParameter, match="allow_small_model=True"):
+        optimizer(voter, allow_small_model=False)
+    assert optimizer(voter).name

@@ -92,7 +92,7 @@ def test_no_budget_that_promises_nothing_is_advised() -> None:
     made = auto(25, 3.0)
     assert "epsilon 3: keep" in str(made.plan(25).verdict)
     assert not re.search(r"epsilon [\d.]+ would", str(made.plan(25).verdict))
-    with pytest.raises(InvalidParameter, match=r"at best\. Give more records; DPPromptSelector does"):
+    with pytest.raises(InvalidParameter, match=r"at best\. Give more records\. DPPromptSelector needs"):
         made.invoke(examples(25))
 
 

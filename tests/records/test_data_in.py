@@ -543,7 +543,7 @@ def test_the_synthesizer_and_the_optimizer_keep_a_dataframe_for_their_run() -> N
         made.plan()
         assert made.invoke(None) is not None
         assert CANARY not in repr(made)
-        with pytest.raises(InvalidParameter, match="Expected examples, but there are none"):
+        with pytest.raises(InvalidParameter, match="Expected examples, but found 0"):
             helper().invoke(None)
 
 

@@ -343,7 +343,7 @@ def test_the_certificate_says_what_holds() -> None:
     chain.invoke("one?")
     paper = chain.certificate()
     assert (paper.epsilon, paper.private, paper.remaining) == (8.0, True, 4)
-    assert "what few records hold does not" in str(paper)
+    assert "text of few records does not" in str(paper)
     assert not generator(not_private_seed=3).certificate().private
 
 

@@ -124,7 +124,7 @@ def test_a_complete_run_is_not_taken_for_one_over_other_records() -> None:
     made = synthesizer(ledger=ledger).invoke(rows())
     again = synthesizer(ledger=ledger)
     assert again.invoke(rows()).rows() == made.rows()
-    with pytest.raises(PlanError, match=r"in another order: released\(\) has what it wrote"):
+    with pytest.raises(PlanError, match=r"in another order: released\(\) has its texts"):
         again.invoke(rows(118))
     assert again.released().rows() == made.rows()
 

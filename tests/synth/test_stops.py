@@ -303,7 +303,7 @@ def test_who_gives_up_a_round_goes_on_over_other_records() -> None:
     chain.give_up_round()  # nothing has begun
     with pytest.raises(KeyboardInterrupt):
         chain.invoke(rows())
-    with pytest.raises(PlanError, match=r"call give_up_round\(\), which loses what is missing"):
+    with pytest.raises(PlanError, match=r"call give_up_round\(\), which loses the rest"):
         chain.invoke(rows(118))
     chain.give_up_round()
     chain.give_up_round()
@@ -515,7 +515,7 @@ def test_a_cancelled_run_stops_at_its_next_token_and_loses_nothing(at: int) -> N
     ledger, asked = PrivacyLedger(BUDGET), itertools.count(1)
     engine = Draws()
     chain = synthesizer(engine, ledger=ledger)
-    with pytest.raises(PlanError, match=r"cancelled\. What was drawn is kept"):
+    with pytest.raises(PlanError, match=r"cancelled\. The draws are kept"):
         chain._runs.run(PrivateRecords(rows()), advance=lambda _: None, halted=lambda: next(asked) >= at)
     assert entries(ledger) == (at > 1) + (at > 11) + (at > 22)
     assert len(engine.asked) < at, "no token more"

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.errors import InvalidParameter
