@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, cast
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
+from langchain_core.language_models.chat_models import agenerate_from_stream
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage, message_chunk_to_message
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration as Generation
@@ -256,7 +257,8 @@ class ChatLlamaCpp(BaseChatModel):
         request = self._request(messages, stop, kwargs)
         pieces: list[Piece] = []
         self._loaded.answer(request, pieces.append, CallAbandoned())
-        return self._result(pieces, request)
+        message = cast(AIMessageChunk, self._whole(pieces, request).message)
+        return ChatResult(generations=[Generation(message=message_chunk_to_message(message))])
 
     def _whole(self, pieces: list[Piece], request: ChatRequest) -> ChatGenerationChunk:
         chunk = self._chunk(Piece.joined(pieces))
@@ -273,10 +275,6 @@ class ChatLlamaCpp(BaseChatModel):
             return self._chunk(piece)
         return None if piece.finish_reason is None else self._whole(kept, request)
 
-    def _result(self, pieces: list[Piece], request: ChatRequest) -> ChatResult:
-        message = cast(AIMessageChunk, self._whole(pieces, request).message)
-        return ChatResult(generations=[Generation(message=message_chunk_to_message(message))])
-
     async def _agenerate(
         self,
         messages: list[BaseMessage],
@@ -284,15 +282,7 @@ class ChatLlamaCpp(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request = self._request(messages, stop, kwargs)
-        arriving, call_abandoned = self._begun(request)
-        pieces: list[Piece] = []
-        try:
-            while (piece := await _next(arriving)) is not None:
-                pieces.append(piece)
-        finally:
-            call_abandoned.set()
-        return self._result(pieces, request)
+        return await agenerate_from_stream(self._astream(messages, stop, **kwargs))
 
     def _stream(
         self,

@@ -29,7 +29,6 @@ from .evaluate import MemberState
 from .members import CachedLabelScores, MemberStates, Opening, StateStore
 from .model_files import prepared_model_path
 from .slots import Slots
-from .texts import GGUFTexts
 from .threads import steps_below
 from .writer import Writer
 
@@ -106,7 +105,6 @@ class LlamaCppEnsemble(LocalEngine):
             self._context.close()
             raise
         self.vocabulary_size = self._context.vocabulary
-        self._texts = GGUFTexts(self._context)
         self.n_threads = n_threads or self._context.fastest_threads()
         self._context.threads.use(self.n_threads)
         # Threads wait where a GPU computes, also for a model on the CPU.
@@ -142,19 +140,19 @@ class LlamaCppEnsemble(LocalEngine):
     def end_tokens(self) -> frozenset[Token]:  # type: ignore[override]  # read when the engine is open
         """Tokens that end a text."""
         with self._in_use():
-            return self._texts.ends
+            return self._context.ends
 
     @property
     def chats(self) -> bool:
         """Return whether the model has a chat template for one user turn."""
         with self._in_use():
-            return self._texts.chat_tokens > 0
+            return self._context.chat_tokens > 0
 
     @property
     def max_prompt_tokens(self) -> int:  # type: ignore[override]
         """Longest head + body + tail + written of one member, in tokens."""
         with self._in_use():
-            return self._max_tokens - 1 - self._texts.chat_tokens
+            return self._max_tokens - 1 - self._context.chat_tokens
 
     def _is_closed(self) -> bool:
         return self._context.closed  # also when the interpreter exits
@@ -180,10 +178,10 @@ class LlamaCppEnsemble(LocalEngine):
         return self._context.pieces(tokens).decode(errors="replace")
 
     def _rules(self, decoding: Decoding) -> Choice:
-        return Choice(decoding, self._texts.never)
+        return Choice(decoding, self._context.never)
 
     def _never(self) -> npt.NDArray[np.bool_]:
-        return self._texts.never
+        return self._context.never
 
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
         head, tail = asked[0].prompt.head, asked[0].prompt.tail
@@ -192,10 +190,10 @@ class LlamaCppEnsemble(LocalEngine):
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
         opening = Opening(head)
         if chat:
-            before, after = self._texts.chat
+            before, after = self._context.chat
             opening = Opening(head, before)
             ending += self._context.tokenize(after, special=True)
-            limit += self._texts.chat_tokens
+            limit += self._context.chat_tokens
         ending += self._context.public(asked[0].prompt.response_prefix)
         check_public(len(self._members.opening_tokens(opening)) + len(ending), limit)
         return self._writer.next_tokens(opening, asked, ending, limit, take)

@@ -63,10 +63,6 @@ class ChatDPICL(PrivateChat):
         return self._classifier
 
     @property
-    def _chain(self) -> DPICLClassifier[Any]:
-        return self._classifier
-
-    @property
     def _llm_type(self) -> str:
         return "dp-icl"
 

@@ -305,12 +305,8 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
                 raise ModelUnavailable(f"{error} Ask the same again: the answer goes on, at no further cost.") from None
             finally:
                 if partial is not None and not done:
-                    self._broken_off.keep(asked, partial, epoch)
-                answer = "".join(pieces) if done else None
-                if whole:
-                    self._answers.settle(asked, answer, epoch, owner)
-                elif answer is not None:
-                    self._answers.keep(asked, answer, epoch)
+                    self._broken_off.settle(asked, partial, epoch)
+                self._answers.settle(asked, "".join(pieces) if done else None, epoch, owner)
 
     def _cache_epoch(self) -> int:
         """Return an epoch that forgetting raises, unless that showed the record."""

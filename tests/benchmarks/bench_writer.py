@@ -267,9 +267,9 @@ def main() -> None:
             shares.append({name: clock.total - before[name] for name, clock in clocks.items()})
             written += (max(set(votes) - {None}, key=votes.count),)  # most votes; end tokens too: the work is the same
         warm, whole = statistics.median(steps[1:]), sum(steps)
-        chat = engine._texts.chat()
-        ending = engine._context.tokenize(TAIL) + engine._context.tokenize(chat.after, special=True)
-        opening = engine._context.tokenize(chat.before, special=True) + engine._context.tokenize(HEAD)
+        before, after = engine._context.chat
+        ending = engine._context.tokenize(TAIL) + engine._context.tokenize(after, special=True)
+        opening = engine._context.tokenize(before, special=True) + engine._context.tokenize(HEAD)
         texts = [[*opening, *engine._context.tokenize(one.body), *ending] for one in asked]
         name, threads = engine.name, engine.n_threads
         together, file_bytes = engine._together, os.path.getsize(path)
