@@ -1,14 +1,16 @@
-"""Base classes of the engines."""
+"""Base classes of the engines, and what they share: kept members, and the choice of a token."""
 
 from __future__ import annotations
 
 import abc
 import hashlib
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from numbers import Integral
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +20,148 @@ from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataE
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 from langchain_dp.redact import redacting
 
-from ._choice import Choice, Logits, is_token, log_softmax
-from ._store import BoundedStore
+Calibration = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class _Entry(Protocol):
+    """One kept member of a fixed size."""
+
+    @property
+    def digest(self) -> bytes: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def wipe(self) -> None: ...
+
+
+E = TypeVar("E", bound=_Entry)
+
+
+class BoundedStore(Generic[E]):
+    """Members by (opening, member), at most ``limit`` bytes.
+
+    Evicted entries may still be in use: call :meth:`wipe_put_out` afterwards.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._kept: OrderedDict[tuple[Hashable, Hashable], E] = OrderedDict()
+        self._put_out: list[E] = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
+        found = self._kept.get((opening, member))
+        if found is None:
+            return None
+        if found.digest != digest:
+            # New content came under an old key: never answer from the old entry.
+            self._put_out.append(self._taken((opening, member)))
+            return None
+        self._kept.move_to_end((opening, member))
+        return found
+
+    def take(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
+        """Remove an entry whose size may change."""
+        found = self.get(opening, member, digest)
+        return None if found is None else self._taken((opening, member))
+
+    def put(self, opening: Hashable, member: Hashable, entry: E) -> None:
+        if (opening, member) in self._kept:
+            self._put_out.append(self._taken((opening, member)))
+        if entry.nbytes > self.limit:
+            self._put_out.append(entry)
+            return
+        while self.bytes + entry.nbytes > self.limit:
+            self._put_out.append(self._taken(next(iter(self._kept))))
+        self._kept[(opening, member)] = entry
+        self.bytes += entry.nbytes
+
+    def wipe_put_out(self) -> None:
+        while self._put_out:
+            self._put_out.pop().wipe()
+
+    def forget(self, members: Sequence[Hashable]) -> None:
+        for key in [key for key in self._kept if key[1] in members]:
+            self._taken(key).wipe()
+
+    def clear(self) -> None:
+        for key in list(self._kept):
+            self._taken(key).wipe()
+
+    def _taken(self, key: tuple[Hashable, Hashable]) -> E:
+        entry = self._kept.pop(key)
+        self.bytes -= entry.nbytes
+        return entry
+
+
+Logits = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float64]
+
+
+class Choice:
+    """Chooses tokens by one ``Decoding``, never those marked in ``never``."""
+
+    def __init__(self, decoding: Decoding, never: npt.NDArray[np.bool_]) -> None:
+        self._temperature = decoding.temperature
+        self._penalty = decoding.repetition_penalty
+        for token in decoding.banned:
+            if not is_token(token, len(never)):
+                raise InvalidParameter(
+                    f"Expected decoding.banned to hold whole numbers in [0, {len(never) - 1}], the tokens of this "
+                    f"model, not one of type {type(token).__name__}. Take them from the engine that is asked."
+                )
+        self._never = never.copy()
+        self._never[np.array(sorted(decoding.banned), dtype=np.intp)] = True
+
+    def token(self, logits: Logits, written: Sequence[int], draw: float) -> int | None:
+        """None if a logit or coin is invalid, or no token is allowed."""
+        if not np.isfinite(logits).all() or not 0 <= draw < 1:
+            return None
+        repeated = np.unique(np.array(written, dtype=np.intp))
+        repeated = repeated[~self._never[repeated]]
+        values = logits[repeated].astype(np.float64)
+        with np.errstate(all="ignore"):  # an overflow is caught below
+            values = np.where(values > 0, values / self._penalty, values * self._penalty)
+            if self._temperature == 0:
+                masked = logits.copy()  # single precision: twice as fast, and exact
+                masked[self._never] = -np.inf
+                masked[repeated] = -np.inf
+                first = int(masked.argmax())
+                best = [(-float(masked[first]), first), *zip((-values).tolist(), repeated.tolist(), strict=True)]
+                value, token = min(best)
+                return token if np.isfinite(value) else None
+            wide = logits.astype(np.float64)
+            wide[repeated] = values
+            wide[self._never] = -np.inf
+            return self._drawn(wide, draw)
+
+    def _drawn(self, wide: npt.NDArray[np.float64], draw: float) -> int | None:
+        top = wide.max()
+        if not np.isfinite(top):
+            return None
+        wide -= top
+        wide /= self._temperature
+        np.exp(wide, out=wide)
+        reached = np.cumsum(wide, out=wide)
+        # The first token at which the sum exceeds the mark has a weight above zero. So has the last that raises it.
+        mark = draw * reached[-1]
+        at = int(reached.searchsorted(mark, side="right"))
+        return at if at < len(reached) else int(reached.searchsorted(reached[-1], side="left"))
+
+
+def is_token(token: object, vocabulary: int) -> bool:
+    return isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) < vocabulary
+
+
+def log_softmax(logits: Logits) -> Scores:
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    return np.asarray(wide - np.log(np.exp(wide).sum()))
+
 
 Part = tuple[int, ...]
 

@@ -9,14 +9,11 @@ import numpy as np
 
 from langchain_dp.ports import Continuation, MemberPrompt
 
-from .._choice import Logits
-from .._engine import body_digest
+from .._engine import Logits, body_digest
 from .batches import ALONE, EIGHTS, PAIRS, ROWS, fixed_shape
 from .context import CELLS, LlamaContext
-from .evaluate import JointEvaluator, MemberState
-from .members import MemberStates, Opening, StateStore
-from .slots import Slots
-from .writer import Writer
+from .evaluate import JointEvaluator, MemberState, MemberStates, Opening, StateStore
+from .writer import Slots, Writer
 
 logger = logging.getLogger(__name__)
 

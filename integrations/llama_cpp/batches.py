@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from .._choice import Logits
+from .._engine import Logits
 from .context import LlamaContext
 
 ROWS = 32

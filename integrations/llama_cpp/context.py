@@ -23,7 +23,7 @@ from langchain_dp._util.machine import processors, unbroken
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import call_abandoned
 
-from .._choice import Logits
+from .._engine import Logits
 from .threads import Threads
 
 logger = logging.getLogger(__name__)

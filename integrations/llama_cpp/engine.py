@@ -20,17 +20,14 @@ from langchain_dp._util.validate import integer
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
-from .._choice import Choice
-from .._engine import LocalEngine, T, Take, check_public
+from .._engine import Choice, LocalEngine, T, Take, check_public
 from .batch_check import checked_evaluator, threads_alike
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
-from .evaluate import MemberState
-from .members import CachedLabelScores, MemberStates, Opening, StateStore
+from .evaluate import CachedLabelScores, MemberState, MemberStates, Opening, StateStore
 from .model_files import prepared_model_path
-from .slots import Slots
 from .threads import steps_below
-from .writer import Writer
+from .writer import Slots, Writer
 
 _LARGEST_BATCH = 2048
 _SAMPLED = 256  # tokens on which speed and appetite are measured

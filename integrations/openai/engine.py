@@ -12,8 +12,7 @@ from langchain_dp._util.validate import integer, number
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 
-from .._choice import Scores
-from .._engine import BaseEngine, check_public
+from .._engine import BaseEngine, Scores, check_public
 from .batch_invariance import COMPANY, compared
 from .calls import Calibrations, Calls, scores
 from .dialect import END, LISTED, probed

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from langchain_dp._util.validate import one_of
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
-from .._choice import Choice, is_token
-from .._engine import LocalEngine, T, Take, label_tokens, tail_tokens
+from .._engine import Choice, LocalEngine, T, Take, is_token, label_tokens, tail_tokens
 from .evaluate import LoneEvaluator, MemberSequences
 from .load import DTYPES, ends, from_folder, prepared
 from .text import Prompts, TokenizerTexts

@@ -13,9 +13,7 @@ import numpy as np
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt
 
-from .._choice import Logits, Scores, log_softmax
-from .._engine import Part, body_digest
-from .._store import BoundedStore, Calibration
+from .._engine import BoundedStore, Calibration, Logits, Part, Scores, body_digest, log_softmax
 
 Layers = list[tuple[Any, Any]]
 """Keys and values of every layer."""

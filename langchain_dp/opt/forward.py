@@ -10,8 +10,15 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.ensemble.engine_calls import ask_together, count_publicly, forget_members, is_remote, row_of
-from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
+from langchain_dp.ensemble.engine_calls import (
+    LEAST,
+    PromptBudget,
+    ask_together,
+    count_publicly,
+    forget_members,
+    is_remote,
+    row_of,
+)
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts

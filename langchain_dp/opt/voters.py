@@ -8,8 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from langchain_dp.accounting import PartEvent
 from langchain_dp.accounting.events import votes_move
-from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members
-from langchain_dp.ensemble.prompt_budget import PromptBudget
+from langchain_dp.ensemble.engine_calls import PromptBudget, ask_together, asked_publicly, forget_members
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import LimitedDomain, Randomness

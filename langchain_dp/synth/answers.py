@@ -23,8 +23,14 @@ from langchain_dp.accounting.budget import warn_small_clip, warn_weak_promise
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
-from langchain_dp.ensemble.engine_calls import count_publicly, forget_for_good, forget_members, opaque
-from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
+from langchain_dp.ensemble.engine_calls import (
+    LEAST,
+    PromptBudget,
+    count_publicly,
+    forget_for_good,
+    forget_members,
+    opaque,
+)
 from langchain_dp.ensemble.questions import ChecksBatches, Question, user_of, user_specs, variables_of
 from langchain_dp.ensemble.reservation import (
     LedgerOrPath,

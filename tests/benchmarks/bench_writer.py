@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
 from langchain_dp.integrations.llama_cpp.batches import ALONE
 from langchain_dp.integrations.llama_cpp.model_files import _quantize, prepared_model_path

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from fakes.tiny_gguf import TinyGGUF
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, batch_check
 from langchain_dp.integrations.llama_cpp.batches import (
     ALONE,

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from langchain_dp.integrations.llama_cpp.context import import_llama
 from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import SST2, ModelCallOptions
-from langchain_dp.icl.subset_prompts import SubsetPrompt
+from langchain_dp.icl.prompts import SubsetPrompt
 from langchain_dp.icl.voters import EngineVoter, make_voter
 from langchain_dp.ports import Continuation, Decoding, HasFile, MemberPrompt, ReportsThroughput
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from langchain_dp.integrations.llama_cpp.context import LlamaContext, chat_parts, import_llama
 
@@ -187,7 +187,7 @@ def test_a_failure_of_one_member_is_its_abstention(
 
 def _key(one: Continuation) -> Any:
     from langchain_dp.integrations._engine import body_digest
-    from langchain_dp.integrations.llama_cpp.members import Opening
+    from langchain_dp.integrations.llama_cpp.evaluate import Opening
 
     return Opening(HEAD), one.prompt.member, body_digest(one.prompt)
 
