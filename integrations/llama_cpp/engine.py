@@ -20,11 +20,11 @@ from langchain_dp._util.validate import integer
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
-from .._engine import Choice, LocalEngine, T, Take, check_public
+from .._engine import Calibration, Choice, LocalEngine, Part, T, Take, check_public, label_tokens, tail_tokens
 from .batch_check import checked_evaluator, threads_alike
 from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
-from .evaluate import CachedLabelScores, MemberState, MemberStates, Opening, StateStore
+from .evaluate import MemberState, MemberStates, Opening, StateStore
 from .model_files import prepared_model_path
 from .threads import steps_below
 from .writer import Slots, Writer
@@ -118,9 +118,7 @@ class LlamaCppEnsemble(LocalEngine):
                 self._context, evaluator, steps_below(self.n_threads), together=self._together, max_tokens=max_tokens
             )
             self._context.threads.use(self.n_threads, fewer)
-        parts = (self._context, evaluator, self._members, self._store)
-        self._labels = CachedLabelScores(*parts, max_tokens=max_tokens, together=self._together)
-        self._slots = Slots(*parts, 1 if alone else slots)
+        self._slots = Slots(self._context, evaluator, self._members, self._store, evaluator.rooms)
         self._writer = Writer(self._context, self._slots, self._store)
 
     _UNIFIED = False
@@ -199,7 +197,52 @@ class LlamaCppEnsemble(LocalEngine):
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
         self._slots.put_away()
-        return self._labels.scores(prompts, prompts[0].tail, words, content_free)
+        labels = label_tokens(words, self._context.public)
+        question = self._tail(prompts[0].tail)
+        free = [self._tail(text) for text in content_free]
+        key = (tuple(words), tuple(content_free))
+        rows: list[list[float] | None] = []
+        for at in range(0, len(prompts), self._together):
+            group = prompts[at : at + self._together]
+            try:
+                members = [self._member(prompt, max(map(len, labels))) for prompt in group]
+                rows += self._rows(members, question, free, labels, key)
+            finally:
+                self._store.wipe_put_out()
+        return rows
+
+    def _member(self, prompt: MemberPrompt, most: int = 1) -> MemberState | None:
+        # One more cell pads a batch of a single row.
+        room = self._max_tokens - self._max_tokens // 2 - most - 1
+        return self._members.state(Opening(prompt.head), prompt, room)
+
+    def _tail(self, text: str) -> Part:
+        return tail_tokens(self._context.public(text), self._max_tokens)
+
+    def _rows(
+        self,
+        members: Sequence[MemberState | None],
+        question: Part,
+        free: Sequence[Part],
+        labels: Sequence[Part],
+        key: Calibration,
+    ) -> list[list[float] | None]:
+        calibrate = [m for m in members if m is not None and free and key not in m.calibrations]
+        for member, mean in zip(calibrate, self._evaluator.mean_log(calibrate, free, labels), strict=True):
+            if mean is not None:
+                member.calibrations[key] = mean
+        usable = [m for m in members if m is not None and (not free or key in m.calibrations)]
+        answers = iter(self._evaluator.answers(usable, question, labels))
+        rows: list[list[float] | None] = []
+        for asked in members:
+            if asked is None or (free and key not in asked.calibrations):
+                rows.append(None)
+                continue
+            answer = next(answers)
+            if answer is not None and free:
+                answer = answer - asked.calibrations[key]
+            rows.append(None if answer is None else [float(score) for score in answer])
+        return rows
 
     def _drop(self, members: Sequence[Hashable]) -> None:
         super()._drop(members)
@@ -212,7 +255,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._slots.put_away()
         for prompt in prompts:
             try:
-                self._labels.member(prompt)
+                self._member(prompt)
             finally:
                 self._store.wipe_put_out()
 

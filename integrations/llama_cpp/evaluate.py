@@ -15,13 +15,10 @@ from .._engine import (
     BoundedStore,
     Calibration,
     Logits,
-    Part,
     Scores,
     body_digest,
     check_public,
-    label_tokens,
     log_softmax,
-    tail_tokens,
 )
 from .batches import Batches, BatchRule
 from .context import DecodeError, LlamaContext, State
@@ -227,74 +224,3 @@ class MemberStates:
 
     def clear(self) -> None:
         self._openings.clear()
-
-
-class CachedLabelScores:
-    """Scores label words, ``together`` members at a time."""
-
-    def __init__(
-        self,
-        context: LlamaContext,
-        evaluator: JointEvaluator,
-        members: MemberStates,
-        store: StateStore,
-        *,
-        max_tokens: int,
-        together: int,
-    ) -> None:
-        self._context = context
-        self._evaluator = evaluator
-        self._members = members
-        self._store = store
-        self._max_tokens = max_tokens
-        self._together = together
-
-    def scores(
-        self, prompts: Sequence[MemberPrompt], tail: str, words: Sequence[str], content_free: Sequence[str]
-    ) -> list[list[float] | None]:
-        labels = label_tokens(words, self._context.public)
-        question = self.tail(tail)
-        free = [self.tail(text) for text in content_free]
-        key = (tuple(words), tuple(content_free))
-        rows: list[list[float] | None] = []
-        for at in range(0, len(prompts), self._together):
-            group = prompts[at : at + self._together]
-            try:
-                members = [self.member(prompt, max(map(len, labels))) for prompt in group]
-                rows += self._rows(members, question, free, labels, key)
-            finally:
-                self._store.wipe_put_out()
-        return rows
-
-    def member(self, prompt: MemberPrompt, most: int = 1) -> MemberState | None:
-        # One more cell pads a batch of a single row.
-        room = self._max_tokens - self._max_tokens // 2 - most - 1
-        return self._members.state(Opening(prompt.head), prompt, room)
-
-    def tail(self, text: str) -> Part:
-        return tail_tokens(self._context.public(text), self._max_tokens)
-
-    def _rows(
-        self,
-        members: Sequence[MemberState | None],
-        question: Part,
-        free: Sequence[Part],
-        labels: Sequence[Part],
-        key: Calibration,
-    ) -> list[list[float] | None]:
-        calibrate = [m for m in members if m is not None and free and key not in m.calibrations]
-        for member, mean in zip(calibrate, self._evaluator.mean_log(calibrate, free, labels), strict=True):
-            if mean is not None:
-                member.calibrations[key] = mean
-        usable = [m for m in members if m is not None and (not free or key in m.calibrations)]
-        answers = iter(self._evaluator.answers(usable, question, labels))
-        rows: list[list[float] | None] = []
-        for asked in members:
-            if asked is None or (free and key not in asked.calibrations):
-                rows.append(None)
-                continue
-            answer = next(answers)
-            if answer is not None and free:
-                answer = answer - asked.calibrations[key]
-            rows.append(None if answer is None else [float(score) for score in answer])
-        return rows

@@ -19,7 +19,7 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 from .._engine import Choice, LocalEngine, T, Take, is_token, label_tokens, tail_tokens
 from .evaluate import LoneEvaluator, MemberSequences
 from .load import DTYPES, ends, from_folder, prepared
-from .text import Prompts, TokenizerTexts
+from .text import TokenizerTexts
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -78,10 +78,9 @@ class TransformersEnsemble(LocalEngine):
         longest = getattr(config, "max_position_embeddings", None)
         self._check_trained_on(longest if isinstance(longest, int) else None)
         self._members = MemberSequences(LoneEvaluator(self._model), self._store)
-        self._texts = TokenizerTexts(tokenizer, int(config.vocab_size), ends(self._model))
-        self._prompts = Prompts(self._texts, max_tokens)
+        self._texts = TokenizerTexts(tokenizer, int(config.vocab_size), ends(self._model), max_tokens)
         self.vocabulary_size, self.end_tokens = self._texts.width, frozenset[Token](self._texts.ends)
-        self.max_prompt_tokens = self._prompts.max_prompt_tokens
+        self.max_prompt_tokens = self._texts.max_prompt_tokens
 
     @property
     def chats(self) -> bool:
@@ -111,11 +110,11 @@ class TransformersEnsemble(LocalEngine):
         return ~self._texts.allowed
 
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
-        frame = self._prompts.frame(asked[0].prompt, chat)
+        frame = self._texts.frame(asked[0].prompt, chat)
         head = (asked[0].prompt.head, chat)
 
         def taken(one: Continuation) -> T | None:
-            parts = self._prompts.whole(one, frame, chat=chat)
+            parts = self._texts.whole(one, frame, chat=chat)
             if parts is None or not all(is_token(token, self.vocabulary_size) for token in one.written):
                 return None
             row = self._members.logits(head, one.prompt, parts)
@@ -127,13 +126,13 @@ class TransformersEnsemble(LocalEngine):
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
         labels = label_tokens(words, self._texts.plain)
-        self._prompts.check_head(prompts[0].head, max(map(len, labels)))
+        self._texts.check_head(prompts[0].head, max(map(len, labels)))
         head, tail = (prompts[0].head, False), prompts[0].tail
         tails = [tail_tokens(self._texts.plain(question), self._max_tokens) for question in (tail, *content_free)]
         key = (tuple(words), tuple(content_free))
 
         def row(prompt: MemberPrompt) -> list[float] | None:
-            start = self._prompts.start(prompt, max(map(len, labels)))
+            start = self._texts.beginning(prompt, max(map(len, labels)))
             if start is None:
                 return None
             scores = self._members.scores(head, prompt, start, tails, labels, key)
@@ -143,12 +142,12 @@ class TransformersEnsemble(LocalEngine):
 
     def _warm(self, prompts: Sequence[MemberPrompt]) -> None:
         def evaluate(prompt: MemberPrompt) -> None:
-            start = self._prompts.start(prompt, 1)
+            start = self._texts.beginning(prompt, 1)
             if start:
                 self._members.warm((prompt.head, False), prompt, start)
 
         for prompt in prompts:
-            self._prompts.check_head(prompt.head, 1)
+            self._texts.check_head(prompt.head, 1)
             self._or_none(evaluate, prompt)
 
     def _or_none(self, evaluate: Callable[[Asked], Answer | None], member: Asked) -> Answer | None:

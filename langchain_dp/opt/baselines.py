@@ -29,7 +29,7 @@ from langchain_dp.opt.runnable import DPPromptOptimizer
 from langchain_dp.opt.templates import CUE, Demonstration, OptPrompts
 from langchain_dp.opt.text import Text
 from langchain_dp.opt.voters import Demonstrations, SubsetVotes
-from langchain_dp.ports import Continuation, MemberPrompt, NextTokenVoter, Token
+from langchain_dp.ports import Continuation, Decoding, MemberPrompt, NextTokenVoter, Token
 from langchain_dp.records import Examples
 from langchain_dp.redact import redact_errors
 
@@ -251,13 +251,15 @@ class DLN1:
         written: list[Token] = []
         while len(written) < self.settings.max_new_tokens and not self.text.stops(written):
             continuation = Continuation(prompt, tuple(written), self.rng.random())
-            decoding = self.text.decoding(written)
-            asked = ask_together(lambda some, how=decoding: self.engine.next_tokens(some, how), [continuation])
-            token = next(iter(count_votes(asked)), None)
+            token = self._next(continuation, self.text.decoding(written))
             if token is None or token in self.engine.end_tokens:
                 break
             written.append(token)
         return written
+
+    def _next(self, continuation: Continuation, decoding: Decoding) -> Token | None:
+        votes = count_votes(ask_together(lambda some: self.engine.next_tokens(some, decoding), [continuation]))
+        return next(iter(votes), None)
 
     def _log_probability(self, instruction: str, rows: Sequence[Mapping[str, Any]]) -> float:
         texts = [self.prompts.render(row) for row in rows]

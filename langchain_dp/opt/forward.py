@@ -100,7 +100,8 @@ class Forward:
         finally:
             keys: list[Hashable] = [member.member for member in members]
             forget_members(self._engine, *keys)
-        return [_row(row, len(shown)) for row in rows]
+        scores = [row_of(row, len(shown)) for row in rows]
+        return [row if row is not None and np.isfinite(row).all() else None for row in scores]
 
     def _left(self, head: str, answers: Sequence[str]) -> int:
         return self._room.remaining(self._engine.max_tail_tokens, head, max(answers, key=len))
@@ -113,8 +114,3 @@ class Forward:
                 return None
             self._priors[key] = np.logaddexp.reduce(np.stack(rows))
         return self._priors[key]
-
-
-def _row(scores: object, labels: int) -> Row | None:
-    row = row_of(scores, labels)
-    return row if row is not None and np.isfinite(row).all() else None

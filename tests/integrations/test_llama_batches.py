@@ -189,7 +189,7 @@ def test_every_batch_keeps_the_rule_that_was_checked(folder: Path, monkeypatch: 
     )
     with built(folder, kind) as engine:
         rule = engine._evaluator.batches.rule
-        assert makers[-1] is engine._evaluator.batches is engine._slots.batches is engine._labels._evaluator.batches
+        assert makers[-1] is engine._evaluator.batches is engine._slots.batches
         batches = noted(engine._context, monkeypatch)
         ask = write(engine, monkeypatch, TAILS[1])
         engine.warm([prompt(i, shots=1 + i % 4) for i in range(SLOTS)])

@@ -46,8 +46,8 @@ def prompt(member: int, shots: int = 2, tail: str = TAIL) -> MemberPrompt:
 
 def logits(engine: LlamaCppEnsemble, prompts: Sequence[MemberPrompt]) -> npt.NDArray[np.float32]:
     """Logits of the whole vocabulary after each prompt, in one joint batch."""
-    members = [engine._labels.member(asked) for asked in prompts]
-    tail = engine._labels.tail(prompts[0].tail)
+    members = [engine._member(asked) for asked in prompts]
+    tail = engine._tail(prompts[0].tail)
     return np.stack(engine._evaluator.vectors([member for member in members if member], tail))
 
 

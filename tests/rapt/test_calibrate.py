@@ -16,8 +16,7 @@ from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
 from langchain_dp.rapt import _curves as curves
-from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
-from langchain_dp.rapt.calibrate import english_texts
+from langchain_dp.rapt.calibrate import ExponentialCurve, LaplaceCurve, english_texts
 from langchain_dp.rapt.posterior import ExactInversion, SimulatedInversion
 
 SMALL = vocabularies.small()
