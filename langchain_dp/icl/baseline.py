@@ -15,8 +15,9 @@ from langchain_dp._util.validate import reject_extra_kwargs
 from langchain_dp.accounting import Neighbors, PrivacyCertificate
 from langchain_dp.ensemble.questions import Question
 from langchain_dp.errors import PrivateDataError
-from langchain_dp.icl.prompts import ICLPrompt, SubsetPrompt, SubsetPrompts, count_votes
+from langchain_dp.icl.prompts import ICLPrompt
 from langchain_dp.icl.release import DPAnswer
+from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, count_votes
 from langchain_dp.icl.voters import Voter
 from langchain_dp.isolation.run import check_environment
 from langchain_dp.redact import PrivateArgs, run_redacted

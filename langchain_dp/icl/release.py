@@ -17,9 +17,9 @@ from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.tools import BudgetMonitor
 from langchain_dp.errors import ModelUnavailable, UnsafeEnvironment
-from langchain_dp.icl.prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
 from langchain_dp.icl.replicas import Replicas
 from langchain_dp.icl.reservation import AnswerReservation
+from langchain_dp.icl.subset_prompts import SubsetPrompt, SubsetPrompts, Vote, count_votes
 from langchain_dp.icl.voters import ModelCallOptions, Voter
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.isolation.context import find_problem

@@ -22,17 +22,18 @@ from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import ChecksBatches, Question, question_texts, user_of, user_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
-from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, sampling_from
 from langchain_dp.ensemble.splits import note_ledger
+from langchain_dp.ensemble.subsets import SamplingOptions, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import prompts
 from langchain_dp.icl.baseline import BaselineMethod, NonPrivateICL
-from langchain_dp.icl.prompts import ICLPrompt, Shot, SubsetPrompts, companion_text, prompt_from
+from langchain_dp.icl.prompts import ICLPrompt, companion_text, prompt_from
 from langchain_dp.icl.release import DPAnswer, Releaser
 from langchain_dp.icl.replicas import Replicas
 from langchain_dp.icl.report import ICLPlanReport, noise_warning, report, votes_for
 from langchain_dp.icl.reservation import AnswerReservation, reserve
+from langchain_dp.icl.subset_prompts import Shot, SubsetPrompts
 from langchain_dp.icl.voters import ModelCallOptions, Voter, make_voter
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness

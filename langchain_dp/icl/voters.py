@@ -30,7 +30,8 @@ from langchain_dp.ensemble.engine_calls import (
     row_of,
 )
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.icl.prompts import ICLPrompt, SubsetPrompt, Vote, invented_prompts, public_question
+from langchain_dp.icl.prompts import ICLPrompt, invented_prompts, public_question
+from langchain_dp.icl.subset_prompts import SubsetPrompt, Vote
 from langchain_dp.isolation.accept import decision_models
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.isolation.model import CALLS, Failure, IsolatedModel

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 from langchain_dp._util import validate
 from langchain_dp.accounting import PrivacyBudget, calibrate_limited_domain
 from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.reservation import votes_needed
 

@@ -21,7 +21,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.budget import USUAL
 from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.opt.settings import Settings
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.scheme import SamplingOptions
+from langchain_dp.ensemble.subsets import SamplingOptions
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.ports import Decoding

@@ -31,9 +31,9 @@ from langchain_dp.ensemble.engine_calls import PromptBudget, beginning
 from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
-from langchain_dp.icl.prompts import SubsetPrompts
 from langchain_dp.icl.release import Releaser
 from langchain_dp.icl.reservation import AnswerReservation
+from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.icl.voters import EngineVoter, ModelVoter
 from langchain_dp.mechanisms import Exponential, LimitedDomain, NoisyMax, ReportNoisyMax
 from langchain_dp.opt.data import Data

@@ -15,7 +15,7 @@ import langchain_dp.icl.voters
 from audits.planted import StandIn, Swap, method
 from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
 from langchain_dp.ensemble.text_writer import TextWriter
-from langchain_dp.icl.prompts import SubsetPrompts
+from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.synth import DPAnswerGenerator

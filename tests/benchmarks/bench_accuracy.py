@@ -44,7 +44,7 @@ from tqdm import tqdm
 from langchain_dp import DPICLClassifier, PrivacyBudget
 from langchain_dp.accounting import NoisyMaxEvent, calibrate_noisy_max
 from langchain_dp.icl import AGNEWS, AMAZON, SST2, TREC, ICLPrompt, ModelCallOptions
-from langchain_dp.icl.prompts import SubsetPrompt
+from langchain_dp.icl.subset_prompts import SubsetPrompt
 from langchain_dp.icl.voters import EngineVoter
 from langchain_dp.mechanisms import ReportNoisyMax
 

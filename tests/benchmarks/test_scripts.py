@@ -19,7 +19,7 @@ from dp_accounting.pld import PLDAccountant
 from fakes.canary import CANARY
 from fakes.voters import VotingEngine
 
-from langchain_dp.icl.prompts import SubsetPrompts
+from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.opt import SST2, OptPrompts, OptTask
 from langchain_dp.ports import MemberPrompt
 

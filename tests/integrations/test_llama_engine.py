@@ -19,7 +19,7 @@ from langchain_dp.integrations.llama_cpp.evaluate import MemberState
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl import SST2, ModelCallOptions
-from langchain_dp.icl.prompts import SubsetPrompt
+from langchain_dp.icl.subset_prompts import SubsetPrompt
 from langchain_dp.icl.voters import EngineVoter, make_voter
 from langchain_dp.ports import Continuation, Decoding, HasFile, MemberPrompt, ReportsThroughput
 

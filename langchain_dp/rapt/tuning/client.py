@@ -155,6 +155,11 @@ class RAPTClient:
         >>> body = request.to_json()  # to be posted to the provider
     """
 
+    eta: float
+    """Loss per unit of distance, in nats. Infinite in clear."""
+    settings: str
+    """Digest of the privatization except eta."""
+
     def __init__(
         self,
         sanitizer: RAPTSanitizer | IdentitySanitizer,
@@ -172,13 +177,17 @@ class RAPTClient:
         self._formal: FormalReleases | None = None
         words: TextPrivatizer | None = None
         if isinstance(sanitizer, IdentitySanitizer):
-            self.vocabulary = sanitizer.vocabulary
+            self.vocabulary, self.table = sanitizer.vocabulary, table_name(sanitizer.vocabulary)
+            self.eta, self.mechanism, self.settings = math.inf, "none", ""
+            self.question_notes: tuple[str, ...] = ()
         else:
             self._formal = formal = sanitizer._releases
             words = formal.words
             engine = TokenEngine(words, self.max_tokens) if kind == "tokens" else words
             self._releases = Releases(engine, formal.ledger, reuse=formal._reuse, chain=str(sanitizer.name))
-            self.vocabulary = words.vocabulary
+            self.vocabulary, self.table = words.vocabulary, words.table
+            self.eta, self.mechanism, self.settings = words.eta, words.mechanism, words.treatment
+            self.question_notes = (AGAIN if formal._reuse else EACH,)
         self.plain = PlainSource(self.vocabulary, plain or PlainTokens(), words, self.kind)
 
     @redact_errors()
@@ -261,26 +270,9 @@ class RAPTClient:
         return [row[: self.max_tokens] for row in whole], [len(row) > self.max_tokens for row in whole]
 
     @property
-    def table(self) -> str:
-        return table_name(self.vocabulary) if self._formal is None else self._formal.engine.table
-
-    @property
-    def eta(self) -> float:
-        """Loss per unit of distance, in nats. Infinite in clear."""
-        return math.inf if self._formal is None else self._formal.engine.eta
-
-    @property
-    def mechanism(self) -> str:
-        return "none" if self._formal is None else self._formal.engine.mechanism
-
-    @property
     def plain_notes(self) -> tuple[str, ...]:
         length = self.plain.settings.length
         return (f"The {length} plain tokens before every text are public. Privatizing them is free.",) * bool(length)
-
-    @property
-    def question_notes(self) -> tuple[str, ...]:
-        return () if self._formal is None else (AGAIN if self._formal._reuse else EACH,)
 
     @property
     def account(self) -> str:
@@ -289,11 +281,6 @@ class RAPTClient:
             return ""
         ledger = self._formal.ledger
         return ledger.digest("account", str(ledger._store.ledger_id)).hex()[:16]
-
-    @property
-    def settings(self) -> str:
-        """Digest of the privatization except eta."""
-        return "" if self._formal is None else self._formal.words.treatment
 
     def certificate(self, notes: Sequence[str] = ()) -> MetricCertificate:
         """Return the promise for queries."""
