@@ -113,7 +113,7 @@ except BudgetExceeded as refusal:
 #
 # - The questions: whoever handles them reads them.
 # - The examples, from the operator of the model. Here that is you; with a cloud model they leave the building.
-# - The number of examples, which is public under the default neighbours.
+# - The number of examples, which is public under the default neighbors.
 # - A person with several messages is protected one message at a time.
 
 # %%

@@ -71,8 +71,8 @@ print(classifier.certificate())
 # - Your own copies of the record: the file it came from, backups, the process's memory until it is written over.
 # - Answers given before: they were private then, and still are, at the price already paid.
 # - When it was forgotten, from somebody who times the next answer: its subset is evaluated anew.
-# - That there was one more record for a while: under these neighbours, which replace one record, the number of records
-#   is public, as the certificate says. Add/remove neighbours hide it; the number of subsets is then to be given.
+# - That there was one more record for a while: under these neighbors, which replace one record, the number of records
+#   is public, as the certificate says. Add/remove neighbors hide it; the number of subsets is then to be given.
 
 # %%
 model.close()

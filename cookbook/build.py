@@ -27,6 +27,7 @@ def build(script: Path) -> None:
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"  # random ones would change with every build
         cell.metadata.pop("execution", None)  # times of this machine
+    notebook.metadata.pop("widgets", None)  # of progress bars
     nbformat.write(notebook, script.with_suffix(".ipynb"))
 
 

@@ -25,7 +25,7 @@ def upper(successes: int, runs: int, error: float = ERROR_RATE) -> float:
 
 
 def violates(hits: int, other_hits: int, runs: int, *, epsilon: float, delta: float) -> bool:
-    """Whether an event's frequencies on two neighbouring data sets disprove (epsilon, delta) at ERROR_RATE."""
+    """Whether an event's frequencies on two neighboring data sets disprove (epsilon, delta) at ERROR_RATE."""
     return lower(hits, runs) > math.exp(epsilon) * upper(other_hits, runs) + delta
 
 

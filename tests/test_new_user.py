@@ -177,7 +177,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a ledger of a class": lambda: classifier(ledger=PrivacyLedger),
     "epsilon as a str": lambda: PrivacyBudget("3"),  # type: ignore[arg-type]
     "delta of 1": lambda: PrivacyBudget(3.0, 1),
-    "neighbours as a str": lambda: PrivacyBudget(3.0, 1e-5, "replace"),  # type: ignore[arg-type]
+    "neighbors as a str": lambda: PrivacyBudget(3.0, 1e-5, "replace"),  # type: ignore[arg-type]
     "a ledger of a number": lambda: PrivacyLedger(3.0),  # type: ignore[arg-type]
     "a spend of a number": lambda: ledger().spend(0.1),  # type: ignore[arg-type]
     "a spend of none": lambda: ledger().spend(EVENT, 0),
@@ -221,7 +221,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "forgetting a place's number": lambda: classifier().forget(3),  # type: ignore[arg-type]
     "adding a text": lambda: classifier().add(CANARY),
     "a baseline without a word": lambda: classifier().baseline("vote", private=True),
-    "another neighbour": lambda: classifier().with_budget(PrivacyBudget(1.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE)),
+    "another neighbor": lambda: classifier().with_budget(PrivacyBudget(1.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE)),
     "a second budget as a number": lambda: classifier().with_budget(1.0),  # type: ignore[arg-type]
     "a chat face over a model": lambda: ChatDPICL(classifier=VotingChat()),  # type: ignore[arg-type]
     "words as a list": lambda: ICLPrompt(question="{text}", answer="A:", words=["a"]),  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ class PrivacyBudget:
     neighbors: Neighbors = Neighbors.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        remedy = "Usual budgets are 1 to 10. Above it, say non-private."
+        remedy = "Usual budgets are 1 to 10."
         epsilon = validate.number("epsilon", self.epsilon, above=0.0, at_most=_MOST, remedy=remedy)
         delta = validate.number("delta", self.delta, above=0.0, below=1.0, remedy="A usual choice is 1e-5.")
         # Frozen. Converted, so that PrivacyBudget(3) equals PrivacyBudget(3.0).

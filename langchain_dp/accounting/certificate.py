@@ -273,7 +273,7 @@ class PrivacyCertificate(BaseCertificate):
             ("mechanism", self.mechanism),
             ("reserved", f"epsilon = {bound(self.epsilon)}, delta = {bound(self.delta, 3)}"),
             ("spent so far", f"epsilon = {bound(self.spent[0])}, delta = {bound(self.spent[1], 3)}"),
-            ("neighbours", f"{_RELATIONS[self.neighbors]} [{self.neighbors.name}]"),
+            ("neighbors", f"{_RELATIONS[self.neighbors]} [{self.neighbors.name}]"),
         ]
         for source in self.sources if len(self.sources) > 1 else ():
             cost = f"epsilon = {bound(source.epsilon)}, delta = {bound(source.delta, 3)}"

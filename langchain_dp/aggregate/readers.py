@@ -111,7 +111,8 @@ def _checked_choices(name: str, choices: object) -> None:
     if not all(isinstance(text, str) and encodable(text) for text in texts) or not all(map(str.strip, given)):
         raise InvalidParameter(f"Expected the {name} to be non-empty strings, or a mapping to descriptions.")
     if not 2 <= len(given) <= MOST_CHOICES:
-        raise InvalidParameter(f"Expected 2 to {MOST_CHOICES} {name}, got {len(given):,}. Put like ones together.")
+        remedy = "Give another." if len(given) < 2 else "Join similar ones."
+        raise InvalidParameter(f"Expected 2 to {MOST_CHOICES} {name}, got {len(given):,}. {remedy}")
     folded = [choice.strip().casefold() for choice in given]
     if twice := sorted({choice for choice in folded if folded.count(choice) > 1}):
         raise InvalidParameter(f"Expected each of the {name} once, but these stand there twice: {twice[:5]}.")

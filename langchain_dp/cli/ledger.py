@@ -174,7 +174,7 @@ def _plain(found: Report, parts: Parts) -> dict[str, Any]:
 
 def _text(found: Report, parts: Parts) -> str:
     metric = found.unit == "eta"
-    rows = [("neighbours", found.neighbors)]
+    rows = [("neighbors", found.neighbors)]
     if metric:
         rows += [
             (f"fullest {whose}", f"eta = {bound(spent)} of {bound(budget)} spent, {room(left)} left")

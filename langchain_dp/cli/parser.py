@@ -26,7 +26,7 @@ _FIGURES = ("epsilon", "delta")
 """Parts of a budget in messages, which may not be those that were typed."""
 _IN_CODE = {
     " of PrivateRecords": "",
-    "; of texts without labels name one for all with label=": "",
+    ". For texts without labels give one for all with label=": "",
     "with budget=": "with --epsilon",
     "without budget=": "without --epsilon",
     "see released(), and take one": "take one",
@@ -125,7 +125,7 @@ class Options(abc.ABC):
 
 
 class _Epilog:
-    """Shows the examples as they stand, since rich would wrap their lines, and no colours where nobody sees them."""
+    """Shows the examples as they stand, since rich would wrap their lines, and no colors where nobody sees them."""
 
     def __init__(self, *given: Any, epilog: str | None = None, **settings: Any) -> None:
         super().__init__(*given, **settings)

@@ -226,7 +226,7 @@ class PlanSynthesize(JsonOptions, ExampleOptions, DeltaOptions, RowOptions):
 """
     notes = """\
 No model is loaded: tokens are estimated at four characters each; with --data they come from the private rows.
-`langchain-dp synthesize --plan` loads the model, and says how long it would take. Neighbours replace one row.
+`langchain-dp synthesize --plan` loads the model, and says how long it would take. Neighbors replace one row.
 --json: {"epsilon", "delta", "examples", "clip", "members", "sampling_probability", "verdict", ...}.
 """
     epsilon: float = promised(parser=positive, help="the budget")
@@ -257,7 +257,7 @@ class PlanAnswers(JsonOptions, DeltaOptions, RowOptions):
 """
     notes = """\
 For DPAnswerGenerator, which reserves its budget when it is made: look here first. No model is loaded: tokens are
-estimated at four characters each; with --data they come from the private rows. Neighbours replace one row.
+estimated at four characters each; with --data they come from the private rows. Neighbors replace one row.
 --json: {"epsilon", "delta", "answers", "clip", "members", "sampling_probability", "verdict", ...}.
 """
     said: ClassVar = {"max_queries": "--queries", "max_new_tokens": "--tokens"}

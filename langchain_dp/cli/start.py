@@ -199,7 +199,8 @@ def _score(users: int, _: Sequence[str], budget: Any) -> str:
 
 
 def _points(share: float) -> str:
-    return f"shares within {math.ceil(100 * share)} points" if share < 0.5 else "too few rows"
+    points = math.ceil(100 * share)
+    return f"shares within {points} point{'s' * (points > 1)}" if share < 0.5 else "too few rows"
 
 
 def _vote(users: int, labels: Sequence[str], budget: Any) -> str:

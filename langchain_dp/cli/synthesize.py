@@ -40,7 +40,7 @@ class Synthesize(SpendingOptions, WritingModelOptions, ExampleOptions):
     notes = """\
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
 public filter left it out. The ledger of --data keeps every release. A thief of the ledger and its key can
-test guesses at the rows. After Ctrl-C the same command continues with the next token. Neighbours replace one
+test guesses at the rows. After Ctrl-C the same command continues with the next token. Neighbors replace one
 row. A description must not be taken from the rows: the model is told it, and it counts as public.
 --alone shows no row to the model: where the names of the labels say what they mean, look first whether that will do.
 --json: {"examples", "dropped", "certificate", "left"}; with --plan {"clip", "members", "verdict", ...}.

@@ -101,7 +101,7 @@ def choose_scheme(
         if missing:
             raise InvalidParameter(
                 f"Expected partitions={partitions!r} and probability={probability!r} of sampling= to be given under "
-                "add/remove neighbours, where the number of records is private and nothing may be derived from it. "
+                "add/remove neighbors, where the number of records is private and nothing may be derived from it. "
                 'Give constants, as in SamplingOptions("fixed", partitions=100, probability=0.1) or '
                 'SamplingOptions("resample", probability=0.1), or use replace-one.'
             )

@@ -16,7 +16,7 @@ from langchain_dp.mechanisms.randomness import Randomness, SystemRandomness
 
 T = TypeVar("T", bound=int | str)
 
-_MOVED, _APPEARED = 2, 1  # votes by which a token that a neighbour lacks can stand above the first one left out
+_MOVED, _APPEARED = 2, 1  # votes by which a token that a neighbor lacks can stand above the first one left out
 
 
 @dataclasses.dataclass(frozen=True)

@@ -188,4 +188,4 @@ class RAPTParaphraser(RAPTSanitizer):
 
 
 def _uncalibrated() -> Calibration:
-    raise InvalidParameter("Expected a sanitizer of words: a paraphrase replaces no word by its neighbours.")
+    raise InvalidParameter("Expected a sanitizer of words: a paraphrase replaces no word by its neighbors.")

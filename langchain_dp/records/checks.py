@@ -88,8 +88,8 @@ def given_labels(labels: Iterable[Label], *, at_least: int = 2) -> dict[str, Lab
         or len({_kind(label) for label in listed}) > 1
     ):
         raise InvalidParameter(
-            f"Expected labels{_shown(labels)} to be a list of non-empty strings of valid Unicode; or all of them whole "
-            "numbers, bool, or members of an Enum."
+            f"Expected labels{_shown(labels)} to be a list of non-empty strings of valid Unicode, or of whole numbers, "
+            "bools or members of an Enum."
         )
     _check_distinct(listed)
     if len(names) < at_least or len(set(names)) < len(names):

@@ -106,7 +106,7 @@ class PrivateRecords:
                 self._keep(*made)
         if lacking := [option for option, count in without.items() if count == rows > 1]:
             keys = " or ".join(repr(getattr(self, option)) for option in lacking)
-            unlabelled = "; of texts without labels name one for all with label=" if lacking == ["label_key"] else ""
+            unlabelled = ". For texts without labels give one for all with label=" if lacking == ["label_key"] else ""
             raise InvalidParameter(
                 f"Expected examples to have {keys}, but none of them has. Say what text and label are called with "
                 f"text_key= and label_key= of PrivateRecords{unlabelled}."
@@ -199,7 +199,7 @@ class PrivateRecords:
         if fields is None:
             hint = ""
             if isinstance(example, str):
-                hint = " Of texts without labels name one for all: PrivateRecords(texts, label=...)."
+                hint = " For texts without labels give one for all: PrivateRecords(texts, label=...)."
             elif isinstance(example, tuple):
                 hint = " Of pairs make [dict(text=text, label=label) for text, label in pairs]."
             return f"Expected {{where}} to be a mapping with text and label, not {type(example).__name__}.{hint}"

@@ -248,9 +248,9 @@ class DPExampleSynthesizer(RunRunnable):
 
     def _judged(self, written: Sequence[WrittenText], certificate: PrivacyCertificate) -> SyntheticExamples:
         prompts = self.settings.prompts
-        judgements = judged(written, self.min_words, self.settings.labels.values(), cue=prompts.tail)
-        examples = [SyntheticExample(text.text, text.label, reason) for text, reason in judgements]
-        dropped = dict(Counter(reason for _, reason in judgements if reason))
+        judgments = judged(written, self.min_words, self.settings.labels.values(), cue=prompts.tail)
+        examples = [SyntheticExample(text.text, text.label, reason) for text, reason in judgments]
+        dropped = dict(Counter(reason for _, reason in judgments if reason))
         return SyntheticExamples(examples, certificate, {**self.settings.public(), "dropped": dropped})
 
     def certificate(self) -> PrivacyCertificate:
@@ -292,7 +292,7 @@ def judged(
 ) -> list[tuple[WrittenText, Reason]]:
     """Return each text, cut to whole sentences before the next ``cue``, and its fault or ""."""
     seen = {_folded(description) for description in descriptions}
-    requests, judgements = frozenset(seen), list[tuple[WrittenText, Reason]]()
+    requests, judgments = frozenset(seen), list[tuple[WrittenText, Reason]]()
     for one in written:
         text = re.split(rf"(?<=\S)\s+{re.escape(cue)}", one.text, maxsplit=1)[0]
         if one.ended == "length" and (ends := [match.end() for match in _SENTENCE.finditer(text)]):
@@ -305,8 +305,8 @@ def judged(
         elif (folded := _folded(text)) in seen:
             reason = "repeats the request" if folded in requests else "twice"
         seen.add(_folded(text))
-        judgements.append((dataclasses.replace(one, text=text), reason))
-    return judgements
+        judgments.append((dataclasses.replace(one, text=text), reason))
+    return judgments
 
 
 def _folded(text: str) -> str:

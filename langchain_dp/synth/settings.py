@@ -68,7 +68,7 @@ class WritingSettings:
         counted = count_is_public(budget.neighbors)
         if rate is None and not counted:
             raise InvalidParameter(
-                "Expected sampling_probability= to be given under add/remove neighbours, where the number of records "
+                "Expected sampling_probability= to be given under add/remove neighbors, where the number of records "
                 f"is private: {wanted} members of a round over about as many records as you have."
             )
         if rate is None and (not records or wanted > records):

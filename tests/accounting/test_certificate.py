@@ -171,7 +171,7 @@ def test_the_relation_is_named_and_its_condition_too(neighbors: Neighbors) -> No
             if neighbors is Neighbors.REPLACE_SPECIAL:
                 assert "add_or_remove" not in face.lower()
     rows = dict(paper(neighbors=neighbors)._rows())
-    assert rows["neighbours"].startswith(
+    assert rows["neighbors"].startswith(
         {
             Neighbors.REPLACE_ONE: "replace one",
             Neighbors.ADD_OR_REMOVE_ONE: "add or remove",

@@ -318,7 +318,7 @@ def test_entries_say_when_what_and_who(ledger: PrivacyLedger) -> None:
 
 
 def test_budgets_check_their_values() -> None:
-    """If this fails, a nonsensical promise is accepted or a name of neighbours is misread."""
+    """If this fails, a nonsensical promise is accepted or a name of neighbors is misread."""
     assert PrivacyBudget(3, neighbors="Replace-One") == PrivacyBudget(3.0)  # type: ignore[arg-type]
     assert PrivacyBudget(1, neighbors="replace_special").neighbors is Neighbors.REPLACE_SPECIAL  # type: ignore[arg-type]
     assert str(PrivacyBudget(3)) == "epsilon=3, delta=1e-05, neighbors=replace_one"

@@ -107,7 +107,7 @@ def test_the_success_of_the_best_guess_is_what_theory_says() -> None:
     """If it breaks, the rate is another one than that of the best attacker (Clopper-Pearson, error rate 1e-6).
 
     The best attacker is right with chance sum_w max_x prior(x) P(w | x). That of a fifth of the eta, and the rate of
-    the nearest neighbour, must be told apart.
+    the nearest neighbor, must be told apart.
     """
 
     def success(eta: float) -> float:

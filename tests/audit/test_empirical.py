@@ -140,7 +140,7 @@ def test_the_number_of_runs_that_the_refusal_names_is_enough() -> None:
 
 
 def test_data_sets_are_checked_and_other_outcomes_refused() -> None:
-    """If it breaks, an audit of no neighbours accuses sound code, or uncountable outcomes end in a riddle."""
+    """If it breaks, an audit of no neighbors accuses sound code, or uncountable outcomes end in a riddle."""
     with pytest.raises(InvalidParameter, match="differ in 2"):
         audit_mechanism(len, ["a", "b"], ["c", "d"], epsilon=1.0, delta=0.0, neighbors=Neighbors.REPLACE_ONE)
     with pytest.raises(InvalidParameter, match="hashable"):

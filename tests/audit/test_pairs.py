@@ -49,7 +49,7 @@ SECRET = "Zebedee"
         (ZERO, ["a", None], ["a", "b"]),
     ],
 )
-def test_neighbours_pass(neighbors: Any, one: list[Any], other: list[Any]) -> None:
+def test_neighbors_pass(neighbors: Any, one: list[Any], other: list[Any]) -> None:
     """If it breaks, a proper pair is refused."""
     check_neighbors(one, other, neighbors)
     check_neighbors(other, one, neighbors)
@@ -77,7 +77,7 @@ def test_others_are_refused_without_showing_a_record(neighbors: Any, one: Any, o
 
 @pytest.mark.parametrize("neighbors", [ONE, ADD])
 def test_a_canary_pair_is_a_pair(neighbors: Neighbors) -> None:
-    """If it breaks, the worst case is none, or no neighbours."""
+    """If it breaks, the worst case is none, or no neighbors."""
     pair = canary_pair(("yes", "no", "so"), (2, 3, 1), neighbors=neighbors)
     check_neighbors(pair.one, pair.other, neighbors)
     assert [row["label"] for row in pair.one].count("yes") == 3

@@ -92,7 +92,7 @@ _DELTAS = (1e-6, 1e-3, 0.05)
 
 
 def choices() -> Finding:
-    """One choice among three candidates: the largest delta of any two neighbours at the epsilon that is charged."""
+    """One choice among three candidates: the largest delta of any two neighbors at the epsilon that is charged."""
     worst = 0.0
     for neighbors, weight, delta in itertools.product((_ADD, _ZERO, _ONE), (0.3, 1.5), _DELTAS):
         claim = epsilon([(ExponentialEvent(weight), 1)], delta, neighbors=neighbors)
@@ -106,7 +106,7 @@ def choices() -> Finding:
 
 
 def tokens() -> Finding:
-    """One token at q <= 1: the largest delta of any two neighbouring votes at the epsilon that is charged."""
+    """One token at q <= 1: the largest delta of any two neighboring votes at the epsilon that is charged."""
     worst, settings = 0.0, 0
     for (sampling, neighbors), q, (epsilon0, delta0) in itertools.product(
         (("fixed", _ONE), ("fixed", _ADD), ("fixed", _ZERO), ("resample", _ADD)), (0.3, 1.0), ((0.8, 1e-4), (4.0, 0.01))

@@ -24,7 +24,7 @@ _SUBSETS = 6
 
 
 class _Tape:
-    """Coins that hang on a place, as a neighbour sees them: the same for every record that both data sets hold."""
+    """Coins that hang on a place, as a neighbor sees them: the same for every record that both data sets hold."""
 
     private = False
 

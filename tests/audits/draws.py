@@ -166,7 +166,7 @@ def chosen_words(table: NearestVector, eta: float, keys: NDArray[np.int64]) -> N
 
 
 UNSEEN = {0: 30, 1: 30, 2: 1}, {0: 30, 1: 30, 2: 0}
-"""Votes of two neighbours: a third token has one vote, or none."""
+"""Votes of two neighbors: a third token has one vote, or none."""
 LONELY = {0: 1, 1: 0}, {0: 1, 1: 1}
 """The same of a domain of two tokens."""
 

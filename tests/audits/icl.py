@@ -74,7 +74,7 @@ SETTINGS = [
     AnswerSetting("fixed", _ZERO),
     AnswerSetting("fixed", _R1, asked_elsewhere=True),
 ]
-"""Schemes, neighbours, and a model that is asked call by call."""
+"""Schemes, neighbors, and a model that is asked call by call."""
 
 PAIRS = [(SETTINGS[place % len(SETTINGS)], face) for place, face in enumerate(FACES)]
 """Every face and every setting once at least."""

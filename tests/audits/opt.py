@@ -49,7 +49,7 @@ class PromptSetting:
 
     Args:
         sampling: Scheme.
-        neighbors: Neighbours.
+        neighbors: Neighbors.
         choosing: Whether the audit is about the choice: everybody votes for the same token, candidates are many, and
             the budget is so small that the best one is not sure to win. Else votes are split, near the threshold.
     """

@@ -196,7 +196,7 @@ def added_twice(real: StandIn, self: FixedPartition, record_id: str) -> int:
     return subset
 
 
-def neighbour_looks_in(real: StandIn, self: SubsetPrompts, question: str) -> Any:
+def neighbor_looks_in(real: StandIn, self: SubsetPrompts, question: str) -> Any:
     """A prompt also shows the first example of the subset that was drawn before it."""
     subset_prompts = real(self, question)
     moved = [subset_prompt.shots[:1] for subset_prompt in subset_prompts]
@@ -408,7 +408,7 @@ SUBSET_PROMPTS: dict[str, list[Swap]] = {
     "half as many again drawn": [(FixedPartition, "draw", method(twice_the_rate))],
     "one sample for two questions": [(FixedPartition, "draw", one_coin_for_two)],
     "added to two subsets": [(FixedPartition, "add", method(added_twice))],
-    "another's example shown": [(SubsetPrompts, "draw", method(neighbour_looks_in))],
+    "another's example shown": [(SubsetPrompts, "draw", method(neighbor_looks_in))],
     "more drawn after a restart": [(langchain_dp.icl.reservation, "reserved_once", method(larger_after_restart))],
 }
 """Faults of who votes and what is shown, and one that few releases show."""

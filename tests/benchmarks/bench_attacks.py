@@ -4,7 +4,7 @@ Reads LANGCHAIN_DP_DATA/<set>/{train,test}.jsonl. Pieces:
 
 - inversion: words of trustpilot's test reviews behind MiniLM's table, at replacement 0.1, 0.5 and 0.9, with word
   frequencies from its training reviews; and running English with its own frequencies, the attacker's best case;
-- context: the same words, with counts of neighbouring words in the training reviews;
+- context: the same words, with counts of neighboring words in the training reviews;
 - attributes: gender and age group of trustpilot's authors from mean token embeddings and from contextual
   representations, plain and privatized;
 - reconstruction: a local causal model rewrites privatized reviews;
@@ -101,7 +101,7 @@ def smoothed_prior(public: list[str], smoothing: float) -> UnigramPrior:
 
 
 def inversion(options: argparse.Namespace) -> Arms:
-    """Nearest neighbour and maximum a posteriori, on vectors and on released words."""
+    """Nearest neighbor and maximum a posteriori, on vectors and on released words."""
     sources = {
         "trustpilot": (partial(texts, "trustpilot", "test", options.rows), partial(texts, "trustpilot", "train", 3000)),
         "english": (lambda: list(english_texts()), lambda: list(english_texts())),
@@ -147,7 +147,7 @@ def sentence_embeddings() -> SentenceEmbeddings:
 
 
 def context(options: argparse.Namespace) -> Arms:
-    """Released words and the context, by counts of neighbours in public reviews."""
+    """Released words and the context, by counts of neighbors in public reviews."""
 
     def run(r: float, m: str, rounds: int) -> list[AttackResult]:
         public = texts("trustpilot", "train", 3000)

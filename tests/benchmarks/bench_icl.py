@@ -28,7 +28,7 @@ OPENINGS = ("Good morning,", "Hello there,", "To whom it may concern:", "Hi,", "
 MESSAGES = (
     ("my parcel was to come on Tuesday and is still nowhere to be seen, can you find out where it is?", "delivery"),
     ("the card was charged twice for one pair of shoes, please send the second amount back to me.", "payment"),
-    ("the lady on the phone was so kind and quick that I have told all my neighbours about you.", "praise"),
+    ("the lady on the phone was so kind and quick that I have told all my neighbors about you.", "praise"),
     ("the driver left the box in the rain, and the books inside are ruined from cover to cover.", "delivery"),
     ("the voucher from your letter is refused at the till, although it runs until the end of May.", "payment"),
     ("this is the third lamp I buy from you, and each has been lovelier than the one before.", "praise"),

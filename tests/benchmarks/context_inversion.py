@@ -27,7 +27,7 @@ class NeighborsMasked:
     plain frequencies as if these had been seen ``strength`` times (a Dirichlet prior).
     """
 
-    name = "neighbours in public texts"
+    name = "neighbors in public texts"
 
     def __init__(self, vocabulary: Vocabulary, texts: Sequence[str], *, strength: float = 20.0) -> None:
         self._strength = strength

@@ -43,7 +43,7 @@ Auditor = Callable[["Case", np.ndarray, np.ndarray], bool]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One fault: outcomes on two neighbouring data sets, with the fault and without, and what is claimed."""
+    """One fault: outcomes on two neighboring data sets, with the fault and without, and what is claimed."""
 
     name: str
     epsilon: float

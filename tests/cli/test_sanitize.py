@@ -21,7 +21,7 @@ from langchain_dp.cli import files, main, sanitize
 from langchain_dp.rapt import RAPTSanitizer
 
 WORDS = ["the", "of", "and", "to", "a", "in", "is", "was", "it", "for", "doctor", "patient"]
-SURE = ["--eta", "100000"]  # neighbours are at least 1 apart: the chance of another word is below exp(-50,000)
+SURE = ["--eta", "100000"]  # neighbors are at least 1 apart: the chance of another word is below exp(-50,000)
 ANY = ["--eta", "0.0001"]  # all words are about as likely
 SECRET = "Zebedee"
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fakes.encoders import fitted
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
+from langchain_dp.aggregate import StaticEncoder
 from langchain_dp.cli import main
 from langchain_dp.sample import load_tickets
 
@@ -46,6 +50,21 @@ def test_a_csv_becomes_forecasts_a_ledger_and_a_script_that_answers(
         with PrivacyLedger(PrivacyBudget(3.0), "tickets.csv.ledger") as ledger:
             assert [plan.name for plan in ledger.plans()] == ["prototypes"]
             assert len(list(ledger.entries())) == 1
+
+
+def test_the_service_of_the_page_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, the web service of the first page ends in an error."""
+    testclient = pytest.importorskip("fastapi.testclient")
+    monkeypatch.chdir(tmp_path)
+    fitted(encoder=StaticEncoder(), texts=None).save("private_tickets.json")
+    page = (Path(__file__).parents[2] / "docs" / "start.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "start.md", "exec", dont_inherit=True), names)
+    web = testclient.TestClient(names["app"])
+    assert web.post("/label", params={"text": "my parcel"}).json()["label"] in ("A", "B")
+    blank = web.post("/label", params={"text": " "})
+    assert (blank.status_code, "non-empty text" in blank.json()["detail"]) == (422, True)
 
 
 def test_more_epsilon_never_forecasts_less(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

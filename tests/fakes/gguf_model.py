@@ -142,7 +142,7 @@ class GGUFFile:
         shape = _shape(tensor)
         whole = np.array(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(shape)
         if heads:
-            # llama.cpp turns neighbouring pairs where transformers turns the two halves of a head.
+            # llama.cpp turns neighboring pairs where transformers turns the two halves of a head.
             pairs = whole.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])
             whole = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(shape)
         return whole

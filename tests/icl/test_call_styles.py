@@ -1,4 +1,4 @@
-"""Every way in which LangChain calls a Runnable, around every kind of model, scheme and neighbours."""
+"""Every way in which LangChain calls a Runnable, around every kind of model, scheme and neighbors."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("sampling", "neighbors"), CASES)
-def test_both_schemes_work_under_every_neighbours(sampling: Any, neighbors: Neighbors) -> None:
-    """A scheme cannot be used under one of the neighbouring relations, or ends without noise or certificate."""
+def test_both_schemes_work_under_every_neighbors(sampling: Any, neighbors: Neighbors) -> None:
+    """A scheme cannot be used under one of the neighboring relations, or ends without noise or certificate."""
     model = VotingChat()
     chain = classifier(
         model,

@@ -215,7 +215,7 @@ def test_a_new_record_needs_every_variable_of_the_template() -> None:
 
 
 def test_places_are_no_names_under_add_remove() -> None:
-    """forget("#7") removes another record in a neighbouring data set, and two votes move."""
+    """forget("#7") removes another record in a neighboring data set, and two votes move."""
     chain = classifier(budget=PrivacyBudget(50.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE))
     with pytest.raises(InvalidParameter, match="record_id='#7' to be a given id under add/remove"):
         chain.forget("#7")

@@ -105,7 +105,7 @@ def test_who_divides_epsilon_alone_is_told_that_delta_is_divided_too() -> None:
 
 
 def test_a_share_of_another_relation_is_refused() -> None:
-    """A chain's promise is made under other neighbours than its ledger's."""
+    """A chain's promise is made under other neighbors than its ledger's."""
     ledger = PrivacyLedger(BUDGET)
     with pytest.raises(InvalidParameter, match=r"budget.neighbors=ADD_OR_REMOVE_ONE to be the ledger's REPLACE_ONE"):
         classifier(ledger=ledger, budget=PrivacyBudget(1.0, neighbors=Neighbors.ADD_OR_REMOVE_ONE))

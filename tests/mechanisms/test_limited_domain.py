@@ -136,7 +136,7 @@ def test_the_draw_is_made_whatever_the_votes() -> None:
 
 @pytest.mark.parametrize("fault", ["", "gumbel 1/epsilon0", "threshold +1", "observed only"])
 def test_a_moved_vote_is_bounded_range(fault: str) -> None:
-    """If it breaks, of all votes of up to six over four tokens two neighbours can be told apart beyond the claim."""
+    """If it breaks, of all votes of up to six over four tokens two neighbors can be told apart beyond the claim."""
     assert (max(_moved(e, d, kbar, fault) for e, d in PARAMETERS for kbar in (1, 2, 3)) <= 1e-12) == (not fault)
 
 

@@ -234,7 +234,7 @@ def test_points_and_tables_of_any_length_are_drawn_for(length: float) -> None:
 
 
 def test_a_token_has_its_own_draw() -> None:
-    """If it breaks, what one token becomes hangs on its neighbours in the batch, or on what was cached before."""
+    """If it breaks, what one token becomes hangs on its neighbors in the batch, or on what was cached before."""
     vectors = PUBLIC.standard_normal((80, 3))
     mechanism = MetricExponential(MetricEvent(2.0), table(vectors), threads=2)
     first, other, second = (PUBLIC.integers(0, 80, 300) for _ in range(3))

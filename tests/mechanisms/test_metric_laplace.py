@@ -103,7 +103,7 @@ def test_extreme_noise_finds_a_word(eta: float) -> None:
 
 
 def test_a_point_has_its_own_noise() -> None:
-    """If it breaks, what one token becomes hangs on its neighbours in the batch.
+    """If it breaks, what one token becomes hangs on its neighbors in the batch.
 
     Under a seed the second half keeps its noise when the first half changes, also across blocks and threads, and is
     the same noise further on when more points stand before it.

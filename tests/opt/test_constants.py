@@ -1,4 +1,4 @@
-"""What the accountant is told: constants of the configuration, the same for neighbouring data."""
+"""What the accountant is told: constants of the configuration, the same for neighboring data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reserved(rows: Any, budget: PrivacyBudget, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "resample"])
-def test_neighbours_under_add_or_remove_reserve_the_same(sampling: Any) -> None:
+def test_neighbors_under_add_or_remove_reserve_the_same(sampling: Any) -> None:
     """If it breaks, noise, threshold, rate or the number of calls hang on the number of records: the claim is void."""
     changes: dict[str, Any] = {"sampling": sampling}
     if sampling == "resample":
@@ -49,7 +49,7 @@ def test_neighbours_under_add_or_remove_reserve_the_same(sampling: Any) -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_neighbours_under_replace_one_reserve_the_same() -> None:
+def test_neighbors_under_replace_one_reserve_the_same() -> None:
     """If it breaks, what a record says changes the noise."""
     other = examples(400)
     other[7] = {"text": "word " * 500, "label": "positive"}

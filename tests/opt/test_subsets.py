@@ -64,7 +64,7 @@ def test_adding_one_record_changes_one_subset_at_most(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("even", [True, False])
-def test_two_neighbours_differ_within_one_part(even: bool) -> None:
+def test_two_neighbors_differ_within_one_part(even: bool) -> None:
     """If it breaks, one record is read by tokens and selection, and the larger cost does not cover both."""
     for i in range(1000):
         key = i.to_bytes(32, "big")

@@ -167,7 +167,7 @@ def test_subsets_are_of_one_size_only_where_the_number_of_records_is_public(budg
     """If it breaks, a permutation is cut into equal subsets under add/remove, and one record moves two votes.
 
     Own coins deal about 128 records into 16 subsets. That those differ by one at most has a chance below 1e-7: no two
-    neighbouring sizes together are likelier than 0.29, for one subset, and an empty one is not asked.
+    neighboring sizes together are likelier than 0.29, for one subset, and an empty one is not asked.
     """
     engine = WordEngine(agreeing(SENTENCE))
     optimizer(engine, budget=budget, shots=8).invoke(examples(160))

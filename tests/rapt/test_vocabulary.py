@@ -49,7 +49,7 @@ def needs(module: str) -> pytest.MarkDecorator:
     ],
 )
 def test_bad_tables_are_refused_with_what_is_wrong(words: list, vectors: object, options: dict, message: str) -> None:
-    """If it breaks, a shifted or damaged table gives words their neighbours' vectors, and eta means nothing."""
+    """If it breaks, a shifted or damaged table gives words their neighbors' vectors, and eta means nothing."""
     with pytest.raises(InvalidParameter, match=message):
         Vocabulary(words, vectors, **options)
 

@@ -233,7 +233,7 @@ def test_a_lazy_frame_and_a_single_column_are_told_so() -> None:
     polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     with pytest.raises(InvalidParameter, match=r"type LazyFrame to be collected\. Call \.collect\(\)"):
         PrivateRecords(polars.LazyFrame(TEXTS))
-    with pytest.raises(InvalidParameter, match=r"not str\. Of texts without labels name one for all"):
+    with pytest.raises(InvalidParameter, match=r"not str\. For texts without labels give one for all"):
         PrivateRecords(pandas.Series([CANARY]))
     empty = pandas.DataFrame([*TEXTS, {"text": None, "label": "a"}, {"text": "x", "label": None}])
     with pytest.raises(InvalidParameter, match=r"example 6 to have .* 'text'.* example 7 to have .* 'label'"):
@@ -638,7 +638,7 @@ def test_texts_alone_say_what_they_lack() -> None:
         PrivateRecords(["a note", "another"])
     with pytest.raises(InvalidParameter, match=r"not tuple\. Of pairs make \[dict\(text=text, label=label\)"):
         PrivateRecords([("a note", "note")])  # type: ignore[list-item]
-    with pytest.raises(InvalidParameter, match="of texts without labels name one for all with label="):
+    with pytest.raises(InvalidParameter, match="For texts without labels give one for all with label="):
         PrivateRecords([{"text": "a note"}, {"text": "another"}])
     for wrong in ("", " ", 3):
         with pytest.raises(InvalidParameter, match="label"):

@@ -34,7 +34,7 @@ def unit(vectors: Floats) -> Floats:
 
 @cache
 def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """Standard deviation of the noise of DP-SGD in clips, under replace-one neighbours; 0 for an infinite epsilon."""
+    """Standard deviation of the noise of DP-SGD in clips, under replace-one neighbors; 0 for an infinite epsilon."""
     if math.isinf(epsilon):
         return 0.0
 
