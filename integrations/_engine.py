@@ -340,8 +340,8 @@ class BaseEngine(abc.ABC):
     @abc.abstractmethod
     def _drop(self, members: Sequence[Hashable]) -> None: ...
 
-    @abc.abstractmethod
-    def _warm(self, prompts: Sequence[MemberPrompt]) -> None: ...
+    def _warm(self, prompts: Sequence[MemberPrompt]) -> None:  # noqa: B027  # a server keeps no member
+        """Do nothing."""
 
     @abc.abstractmethod
     def _free(self) -> None: ...

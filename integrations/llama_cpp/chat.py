@@ -319,10 +319,22 @@ class ChatLlamaCpp(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         request = self._request(messages, stop, kwargs)
-        arriving, call_abandoned = self._begun(request)
+        call_abandoned, loop = CallAbandoned(), asyncio.get_running_loop()
+        pieces: asyncio.Queue[_StreamItem] = asyncio.Queue()
         kept: list[Piece] = []
+
+        def put(piece: _StreamItem) -> None:
+            try:
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+            except RuntimeError:  # the loop is closed: nobody reads on
+                call_abandoned.set()
+
+        # In a thread of its own: waiting calls would fill the event loop's.
+        threading.Thread(target=self._work, args=(request, put, call_abandoned), daemon=True).start()
         try:
-            while (piece := await _next(arriving)) is not None:
+            while (piece := await pieces.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
                 if (chunk := self._next_chunk(piece, kept, request)) is None:
                     continue
                 if run_manager:
@@ -331,34 +343,12 @@ class ChatLlamaCpp(BaseChatModel):
         finally:
             call_abandoned.set()
 
-    def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[_StreamItem], CallAbandoned]:
-        """Waiting calls would fill the event loop's threads."""
-        call_abandoned = CallAbandoned()
-        pieces: asyncio.Queue[_StreamItem] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def put(piece: _StreamItem) -> None:
-            try:
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
-            except RuntimeError:  # the loop is closed: nobody reads on
-                call_abandoned.set()
-
-        threading.Thread(target=self._work, args=(request, put, call_abandoned), daemon=True).start()
-        return pieces, call_abandoned
-
     def _work(self, request: ChatRequest, put: Callable[[_StreamItem], None], call_abandoned: CallAbandoned) -> None:
         try:
             self._loaded.answer(request, put, call_abandoned)
             put(None)
         except BaseException as problem:  # handed to the reader's thread, which raises it
             put(problem)
-
-
-async def _next(pieces: asyncio.Queue[_StreamItem]) -> Piece | None:
-    piece = await pieces.get()
-    if isinstance(piece, BaseException):
-        raise piece
-    return piece
 
 
 class _CompleteAnswer:

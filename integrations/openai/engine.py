@@ -219,9 +219,6 @@ class CompletionServerEnsemble(BaseEngine):
     def _drop(self, members: Sequence[Hashable]) -> None:
         self._calibrations.forget(members)
 
-    def _warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Do nothing."""
-
     def _free(self) -> None:
         self._calibrations.clear()
         self._server.close()
