@@ -157,6 +157,7 @@ class DPPromptOptimizer(PromptRunnable):
         Formal guarantee:
             That of the class. The settings do not depend on the content of an example.
         """
+        checks.check_model(model)
         check_promise(budget, ledger, settings.get("not_private_seed"))
         chosen = {field.name for field in dataclasses.fields(Fit)} | {"sampling"}
         if both := sorted(chosen & set(settings)):
@@ -164,12 +165,10 @@ class DPPromptOptimizer(PromptRunnable):
                 f"Expected {both[0]}= to be left out of auto(), which chooses it. Leave it out, or make the optimizer "
                 "by DPPromptOptimizer(...) with all of them."
             )
-        if isinstance(model, NextTokenVoter) and ledger is not None:
+        if ledger is not None:
             ledger = ledger_for(budget, ledger)
         share = share_of(budget, ledger, name)
-        tokens = 0
-        if isinstance(model, NextTokenVoter):
-            tokens = count_publicly(model, checks.check_instruction(instruction))
+        tokens = count_publicly(model, checks.check_instruction(instruction))
         settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
         others = len(settings["alternatives"])
         fitted = fit(examples_count, share, effort=effort, instruction=tokens, alternatives=others)

@@ -13,8 +13,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.validate import as_int, reject_unknown_arguments, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
-from langchain_dp.records.files import READING, RowErrors, placed
-from langchain_dp.records.tables import fields_of, rows_of
+from langchain_dp.records.files import READING, RowErrors, fields_of, placed, rows_of
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, redact_errors, run_redacted
 
 T = TypeVar("T")

@@ -21,9 +21,8 @@ from typing import Any, TypeVar
 from langchain_dp._util import validate
 from langchain_dp._util.machine import processors
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.records.files import READING, read_file, read_span
+from langchain_dp.records.files import READING, read_file, read_span, rows_of
 from langchain_dp.records.private import PrivateRecords, check_records
-from langchain_dp.records.tables import rows_of
 from langchain_dp.redact import PrivateArgs, run_redacted
 
 T = TypeVar("T")
