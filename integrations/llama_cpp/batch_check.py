@@ -10,9 +10,19 @@ import numpy as np
 from langchain_dp.ports import Continuation, MemberPrompt
 
 from .._engine import Logits, body_digest
-from .batches import ALONE, EIGHTS, PAIRS, ROWS, fixed_shape
 from .context import CELLS, LlamaContext
-from .evaluate import JointEvaluator, MemberState, MemberStates, Opening, StateStore
+from .evaluate import (
+    ALONE,
+    EIGHTS,
+    PAIRS,
+    ROWS,
+    JointEvaluator,
+    MemberState,
+    MemberStates,
+    Opening,
+    StateStore,
+    fixed_shape,
+)
 from .writer import Slots, Writer
 
 logger = logging.getLogger(__name__)

@@ -22,9 +22,8 @@ from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
 from .._engine import Calibration, Choice, LocalEngine, Part, T, Take, check_public, label_tokens, tail_tokens
 from .batch_check import checked_evaluator, threads_alike
-from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
-from .evaluate import MemberState, MemberStates, Opening, StateStore
+from .evaluate import ROWS, MemberState, MemberStates, Opening, StateStore, sequences_for
 from .model_files import prepared_model_path
 from .threads import steps_below
 from .writer import Slots, Writer

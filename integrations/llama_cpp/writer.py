@@ -15,9 +15,8 @@ from langchain_dp.errors import LangChainDPError
 from langchain_dp.ports import Continuation, MemberPrompt
 
 from .._engine import T, Take, body_digest, is_token
-from .batches import BatchRule
 from .context import LlamaContext
-from .evaluate import JointEvaluator, MemberState, MemberStates, Opening, StateStore, Step
+from .evaluate import BatchRule, JointEvaluator, MemberState, MemberStates, Opening, StateStore, Step
 
 Key = tuple[Opening, Hashable]
 

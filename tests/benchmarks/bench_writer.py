@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
-from langchain_dp.integrations.llama_cpp.batches import ALONE
+from langchain_dp.integrations.llama_cpp.evaluate import ALONE
 from langchain_dp.integrations.llama_cpp.model_files import _quantize, prepared_model_path
 from langchain_dp.integrations.llama_cpp.writer import Writer
 from made import keep, made

@@ -14,7 +14,8 @@ import pytest
 from fakes.tiny_gguf import TinyGGUF
 from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, batch_check
-from langchain_dp.integrations.llama_cpp.batches import (
+from langchain_dp.integrations.llama_cpp.context import LlamaContext
+from langchain_dp.integrations.llama_cpp.evaluate import (
     ALONE,
     EIGHTS,
     PAIRS,
@@ -23,7 +24,6 @@ from langchain_dp.integrations.llama_cpp.batches import (
     fixed_shape,
     sequences_for,
 )
-from langchain_dp.integrations.llama_cpp.context import LlamaContext
 from langchain_dp.integrations.llama_cpp.model_files import _quantize
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
