@@ -99,7 +99,7 @@ def threads_alike(
 def _scoring(
     evaluator: JointEvaluator, members: Sequence[MemberState], tokens: list[int], slots: int, max_tokens: int
 ) -> bool:
-    rule = evaluator.batches.rule
+    rule = evaluator.rule
     seen: set[int] = set()
     for rows in _TAILS:
         count = min(rows, max_tokens // 2)
@@ -128,7 +128,7 @@ def _writing(
     """Compare all slots with lone, late and scattered members."""
     prompts = [MemberPrompt("", f"{i}", "", i) for i in range(slots)]
     longest = max(member.tokens for member in members)
-    rows = min(6 if evaluator.batches.rule.multiple == 1 else 2, max_tokens - longest - 4)  # longer tails take long
+    rows = min(6 if evaluator.rule.multiple == 1 else 2, max_tokens - longest - 4)  # longer tails take long
     written = tuple(tokens[rows : rows + 2])
 
     def logits(calls: Sequence[tuple[Sequence[int], int]]) -> dict[int, Logits]:

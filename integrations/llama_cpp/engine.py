@@ -108,7 +108,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._evaluator = evaluator = checked_evaluator(
             self._context, slots=slots, max_tokens=max_tokens, offloaded=n_gpu_layers != 0
         )
-        alone = not evaluator.batches.rule.together
+        alone = not evaluator.rule.together
         self._together = 1 if alone else min(slots, _LARGEST_BATCH // ROWS)
         evaluator.rooms = 1 if alone else slots
         self._members = MemberStates(self._context, evaluator, self._store)

@@ -64,50 +64,6 @@ def sequences_for(slots: int) -> int:
     return slots + 1 if slots == 1 else max(slots + 1, -(-slots // EIGHT) * EIGHT)
 
 
-class Batches:
-    """Evaluates neighboring sequences in one batch, padded by ``rule``.
-
-    A padding row is a public token, removed at once.
-    """
-
-    def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
-        self._context = context
-        self.rule = rule
-
-    def evaluate(
-        self,
-        steps: Mapping[int, Sequence[int]],
-        ends: Mapping[int, int],
-        wanted: Collection[tuple[int, int]],
-        *,
-        undo: Callable[[int], object] | None = None,
-    ) -> dict[tuple[int, int], Logits]:
-        """Append ``steps`` to sequences of lengths ``ends``. Logits stay valid until the next batch."""
-        count = len(next(iter(steps.values())))
-        window = self._window(min(steps), max(steps), count, ends)
-        padding = (_PUBLIC_TOKEN,) * count
-        rows = [(at, i, token) for at in window for i, token in enumerate(steps.get(at, padding))]
-        missing = self.rule.outputs(len(wanted)) - len(wanted)
-        outputs = {*wanted, *[(at, i) for at, i, _ in rows if (at, i) not in wanted][:missing]}
-        try:
-            self._context.decode([(token, ends.get(at, 0) + i, at, (at, i) in outputs) for at, i, token in rows])
-        finally:
-            for at in window:
-                if at not in steps:
-                    self._context.truncate(at, ends.get(at, 0)) if undo is None else undo(at)
-        if not wanted:
-            return {}
-        found = zip(sorted(outputs), self._context.outputs(len(outputs)), strict=True)
-        return {place: row for place, row in found if place in wanted}
-
-    def _window(self, first: int, last: int, count: int, ends: Mapping[int, int]) -> range:
-        """llama.cpp splits a batch at a gap."""
-        width = self.rule.sequences(last - first + 1, count)
-        starts = range(max(0, last - width + 1), min(first, self._context.sequences - width) + 1)
-        start = min(reversed(starts), key=lambda start: sum(at in ends for at in range(start, start + width)))
-        return range(start, start + width)
-
-
 Step = tuple[int, ...]
 
 
@@ -135,14 +91,50 @@ class MemberState:
 
 
 class JointEvaluator:
-    """The arithmetic on one context. Sequence i is member i."""
+    """The arithmetic on one context, in batches padded by ``rule``. Sequence i is member i.
+
+    A padding row is a public token, removed at once.
+    """
 
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
         self._context = context
-        self.batches = Batches(context, rule)
+        self.rule = rule
         self.rooms = 1
         self._used = 0
         self._generation = -1
+
+    def evaluate(
+        self,
+        steps: Mapping[int, Sequence[int]],
+        ends: Mapping[int, int],
+        wanted: Collection[tuple[int, int]],
+        *,
+        undo: Callable[[int], object] | None = None,
+    ) -> dict[tuple[int, int], Logits]:
+        """Append ``steps`` to neighboring sequences of lengths ``ends``. Logits stay valid until the next batch."""
+        count = len(next(iter(steps.values())))
+        window = self._window(min(steps), max(steps), count, ends)
+        padding = (_PUBLIC_TOKEN,) * count
+        rows = [(at, i, token) for at in window for i, token in enumerate(steps.get(at, padding))]
+        missing = self.rule.outputs(len(wanted)) - len(wanted)
+        outputs = {*wanted, *[(at, i) for at, i, _ in rows if (at, i) not in wanted][:missing]}
+        try:
+            self._context.decode([(token, ends.get(at, 0) + i, at, (at, i) in outputs) for at, i, token in rows])
+        finally:
+            for at in window:
+                if at not in steps:
+                    self._context.truncate(at, ends.get(at, 0)) if undo is None else undo(at)
+        if not wanted:
+            return {}
+        found = zip(sorted(outputs), self._context.outputs(len(outputs)), strict=True)
+        return {place: row for place, row in found if place in wanted}
+
+    def _window(self, first: int, last: int, count: int, ends: Mapping[int, int]) -> range:
+        """llama.cpp splits a batch at a gap."""
+        width = self.rule.sequences(last - first + 1, count)
+        starts = range(max(0, last - width + 1), min(first, self._context.sequences - width) + 1)
+        start = min(reversed(starts), key=lambda start: sum(at in ends for at in range(start, start + width)))
+        return range(start, start + width)
 
     def extended(
         self, start: MemberState, tokens: Sequence[int], digest: bytes, *, sequence: int | None = None
@@ -222,11 +214,11 @@ class JointEvaluator:
     def _advance(self, starts: Sequence[int], tokens: Sequence[int], *, every: bool = False) -> list[list[Logits]]:
         found: list[list[Logits]] = [[] for _ in starts]
         at = 0
-        for count in self.batches.rule.pieces(len(tokens)):
+        for count in self.rule.pieces(len(tokens)):
             part = tokens[at : at + count]
             last = at + count == len(tokens)
             keep = range(count) if every else range(count - 1, count) if last else ()
-            rows = self.batches.evaluate(
+            rows = self.evaluate(
                 dict.fromkeys(range(len(starts)), part),
                 {sequence: start + at for sequence, start in enumerate(starts)},
                 {(sequence, i) for sequence in range(len(starts)) for i in keep},

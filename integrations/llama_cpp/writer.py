@@ -55,11 +55,10 @@ class Slots:
         self, context: LlamaContext, evaluator: JointEvaluator, members: MemberStates, store: StateStore, count: int
     ) -> None:
         self._context = context
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self._members = members
         self._store = store
         self.count = count
-        self.batches = evaluator.batches
         self.residents: dict[int, Resident] = {}
         self._generation = -1
         self._places: OrderedDict[Key, int] = OrderedDict()  # asked longest ago first
@@ -149,7 +148,7 @@ class Slots:
                 steps = list(source.steps)
             else:
                 start = self._members.opening(opening, limit, sequence=sequence)
-                source = self._evaluator.extended(start, source, one.digest, sequence=sequence)
+                source = self.evaluator.extended(start, source, one.digest, sequence=sequence)
                 self._store.put(opening, member, source)
                 steps = []
         except LangChainDPError:  # of the opening, which is public
@@ -270,7 +269,7 @@ class Writer:
             tokens = tuple(int(token) for token in written)
             key = (opening, one.prompt.member)
             hash(key)
-            steps = steps_of(ending, tokens, self._slots.batches.rule)
+            steps = steps_of(ending, tokens, self._slots.evaluator.rule)
             return Asked(place, one.prompt, key, body_digest(one.prompt), steps, tokens, float(one.draw))
         except Exception:  # of this member's own content: it abstains
             return None
@@ -332,14 +331,14 @@ class Writer:
             yield run
 
     def _reach(self, run: Sequence[int], rows: int) -> int:
-        width = self._slots.batches.rule.sequences(run[-1] - run[0] + 1, rows)
+        width = self._slots.evaluator.rule.sequences(run[-1] - run[0] + 1, rows)
         return max(run[-1] + 1, run[0] + width - 1)
 
     def _advance(self, run: list[int], steps: Mapping[int, Step], group: _Group, *, last: bool) -> None:
         wanted = [sequence for sequence in run if last and sequence in group.loaded]
         try:
             residents = self._slots.residents
-            found = self._slots.batches.evaluate(
+            found = self._slots.evaluator.evaluate(
                 {at: steps[at] for at in run},
                 {at: resident.cells for at, resident in residents.items()},
                 {(at, len(steps[at]) - 1) for at in wanted},

@@ -149,7 +149,7 @@ def together(path: str, options: argparse.Namespace) -> None:
     ) as engine:
         started = now() - began
         torch.set_num_threads(engine.n_threads)
-        context, batches, slots = engine._context, engine._evaluator.batches, engine._slots
+        context, batches, slots = engine._context, engine._evaluator, engine._slots
         room = context.llama.llama_model_desc(context._model, about := ctypes.create_string_buffer(128), len(about))
         parameters = int(context.llama.llama_model_n_params(context._model))
         rule, count = batches.rule, slots.count
