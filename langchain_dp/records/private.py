@@ -83,11 +83,7 @@ class PrivateRecords:
                     "Expected text_key=, label_key=, label=, user_key= and records_per_user= to be given where the "
                     "PrivateRecords were made, not again."
                 )
-            self.text_key, self.label_key, self._label = others.text_key, others.label_key, others._label
-            self.user_key, self._users = others.user_key, dict(others._users)
-            self.records_per_user = others.records_per_user
-            self._records.update(others._records)
-            self._places = others._places
+            vars(self).update(vars(others), _records=dict(others._records), _users=dict(others._users))
             return
         run_redacted(self._fill, held, READING)
 

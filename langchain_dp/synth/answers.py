@@ -159,7 +159,9 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         self._key = secret_key(self._rng)
         self._secret = secrets.token_bytes(32)  # of the names under which the engine keeps records
         self._room = PromptBudget(self._engine)
-        half, head = self._kept_for_records(), count_publicly(self._engine, self.prompts.head)
+        # Half of the prompt is for records, so that every question shows a record alike.
+        self._half = half = self._engine.max_prompt_tokens // 2
+        head = count_publicly(self._engine, self.prompts.head)
         if self._room.remaining(half, self.prompts.head, self.prompts.shown_as("")) < LEAST:
             raise InvalidParameter(
                 f"Expected prompts.head of {head} tokens to leave room for {LEAST} tokens of a record in {half}, half "
@@ -334,13 +336,9 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         with self._lock:
             return _PartialAnswer(self._rng.randbelow(2**128), [], forks.process())
 
-    def _kept_for_records(self) -> int:
-        """Half of the prompt: every question shows a record alike."""
-        return self._engine.max_prompt_tokens // 2
-
     def _written(self, asked: str, answer: _PartialAnswer) -> Iterator[str]:
         """Draw members, then tokens: after the charge."""
-        most = self._room.remaining(self._kept_for_records(), self.prompts.head)
+        most = self._room.remaining(self._half, self.prompts.head)
         with self._lock:
             drawn = KeyedCoins(self._key, self._slots).drawn(answer.number, self._design.rate)
             names = {opaque(self._secret, name): name for name in drawn}
@@ -379,7 +377,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return asked
 
     def _check_room(self, asked: str) -> None:
-        self._writer.check_room("", asked, kept=self._kept_for_records())
+        self._writer.check_room("", asked, kept=self._half)
 
     def _asked(self, question: Question) -> str:
         return self.prompts.asked(question, text_key=self._records.text_key)
