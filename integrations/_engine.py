@@ -375,6 +375,9 @@ class LocalEngine(BaseEngine):
         assert known is not None
         return TokenScores(tuple(tokens.tolist()), known, tuple(scored))
 
+    def _rules(self, decoding: Decoding) -> Choice:
+        return Choice(decoding, self._never())
+
     def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: Choice) -> list[Token | None]:
         return list(self._taken(asked, bool(decoding.chat), rules.token))
 

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from langchain_dp._util.validate import integer
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.ports import Continuation, MemberPrompt, Token
 
-from .._engine import Calibration, Choice, LocalEngine, Part, T, Take, check_public, label_tokens, tail_tokens
+from .._engine import Calibration, LocalEngine, Part, T, Take, check_public, label_tokens, tail_tokens
 from .batch_check import checked_evaluator, threads_alike
 from .context import CELLS, LlamaContext
 from .evaluate import ROWS, MemberState, MemberStates, Opening, StateStore, sequences_for
@@ -170,9 +170,6 @@ class LlamaCppEnsemble(LocalEngine):
 
     def _spelt(self, tokens: Sequence[int]) -> str:
         return self._context.pieces(tokens).decode(errors="replace")
-
-    def _rules(self, decoding: Decoding) -> Choice:
-        return Choice(decoding, self._context.never)
 
     def _never(self) -> npt.NDArray[np.bool_]:
         return self._context.never

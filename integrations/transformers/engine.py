@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_dp._util.validate import one_of
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.ports import Continuation, MemberPrompt, Token
 
-from .._engine import Choice, LocalEngine, T, Take, is_token, label_tokens, tail_tokens
+from .._engine import LocalEngine, T, Take, is_token, label_tokens, tail_tokens
 from .evaluate import LoneEvaluator, MemberSequences
 from .load import DTYPES, ends, from_folder, prepared
 from .text import TokenizerTexts
@@ -102,9 +102,6 @@ class TransformersEnsemble(LocalEngine):
 
     def _spelt(self, tokens: Sequence[int]) -> str:
         return self._texts.text(tokens)
-
-    def _rules(self, decoding: Decoding) -> Choice:
-        return Choice(decoding, ~self._texts.allowed)
 
     def _never(self) -> npt.NDArray[np.bool_]:
         return ~self._texts.allowed
