@@ -23,6 +23,7 @@
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_dp.integrations.llama_cpp import ChatLlamaCpp, LlamaCppEnsemble
+from llama_cpp import llama_supports_gpu_offload
 
 from langchain_dp import DPPromptOptimizer, PrivacyBudget, PrivacyLedger
 from langchain_dp.attacks import find_leaks
@@ -41,7 +42,8 @@ LABELS = ["praise", "complaint"]
 START = "Is the message praise or complaint?"
 private, test = load()
 private, test = private[:160], test[:40]
-model = LlamaCppEnsemble(max_tokens=384, slots=32)  # it sees the messages, on this machine
+gpu = -1 if llama_supports_gpu_offload() else 0  # all layers, if llama.cpp was built for a GPU
+model = LlamaCppEnsemble(max_tokens=384, slots=32, n_gpu_layers=gpu)  # it sees the messages, on this machine
 
 # %% [markdown]
 # ## Plan

@@ -43,6 +43,21 @@ def test_what_is_chosen_can_release_what_most_agree_on(count: int, epsilon: floa
     assert plan.training + plan.validation <= count
 
 
+def test_a_verdict_never_falls_with_more_epsilon_or_rows() -> None:
+    """If it breaks, somebody gives up more privacy, or more records, for a plan that is called worse."""
+    order = ("no", "hardly", "possible")
+
+    def ratings(*plans: tuple[int, float]) -> list[int]:
+        return [order.index(auto(count, epsilon).plan(count).verdict.rating) for count, epsilon in plans]
+
+    for count in (200, 400, 2_000):
+        found = ratings(*((count, epsilon) for epsilon in (0.5, 1.0, 1.5, 2.0, 3.0, 3.1, 5.0, 8.0)))
+        assert found == sorted(found)
+    found = ratings(*((count, 1.5) for count in (160, 200, 250, 300, 400, 1_000)))
+    assert found == sorted(found)
+    assert (found[0], found[-1]) == (0, 2)
+
+
 @pytest.mark.parametrize(("effort", "most"), [("light", 330_000), ("full", 3_300_000)])
 def test_the_number_of_rows_makes_no_run_longer(effort: Any, most: int) -> None:
     """If it breaks, a command that took minutes takes a day where there are many rows."""

@@ -125,7 +125,7 @@ def ask(who: str) -> str:
 def forgiving(request: Any, handler: Any) -> Any:
     try:
         return handler(request)
-    except (ValueError, Redacted) as error:  # an inside tool's error, whose text is withheld
+    except (ValueError, Redacted) as error:  # an inside tool's error, whose text withheld
         return ToolMessage(str(error), tool_call_id=request.tool_call["id"])
 
 

@@ -427,7 +427,7 @@ def test_what_is_not_kept_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) ->
         save(journal)
 
     monkeypatch.setattr(RunJournal, "save", watched)
-    with pytest.raises(OSError):  # noqa: PT011  # its text is withheld
+    with pytest.raises(OSError):  # noqa: PT011  # its text withheld
         chain.invoke(rows())
     assert set(looks) == {(0, 0), (1, 1), (2, 2)}, "the third text is not kept"
     assert len(chain._runs.released()) == 2
