@@ -230,7 +230,7 @@ def rows_of(examples: object) -> Iterable[Any]:
         features = getattr(examples, "features", None)
         columns = features.items() if isinstance(features, Mapping) else ()
         classes = {name: list(feature.names) for name, feature in columns if hasattr(feature, "int2str")}
-        return (_named(row, classes) for row in examples) if classes else examples
+        return (_with_names(row, classes) for row in examples) if classes else examples
     raise InvalidParameter(
         f"Expected examples of type {type(examples).__name__} to be a list of mappings, a DataFrame, a dataset, or a "
         "path to a JSONL or CSV file."
@@ -249,7 +249,7 @@ def _in_python(examples: object) -> Any:
     return with_format(None, columns=form.get("columns"))
 
 
-def _named(row: Any, classes: Mapping[str, list[str]]) -> Any:
+def _with_names(row: Any, classes: Mapping[str, list[str]]) -> Any:
     if not isinstance(row, Mapping):
         return row
     named = {name: as_int(value) for name, value in row.items() if name in classes}
