@@ -1,4 +1,4 @@
-"""Whether the reference has every public name, and every public name its explanation."""
+"""Check that the reference has every public name, and every name an explanation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SECTION = re.compile(r"(?m)^(?:::: |#+ .*\{ ?#)(langchain_dp[\w.]*)")
 MENTIONED = re.compile(r"``(\w+)``")
 LISTS = (griffe.DocstringSectionKind.parameters, griffe.DocstringSectionKind.attributes)
 BY_NAME = {"self", "cls", "not_private_seed"}
-"""What every reader of this house knows: a seed makes draws reproducible, and the result is not private."""
+"""Common knowledge: a seed makes draws reproducible, and the result is not private."""
 VARIADIC = (griffe.ParameterKind.var_positional, griffe.ParameterKind.var_keyword)
 
 HANDED_OUT = {"langchain_dp.accounting._plan.LedgerPlan", "langchain_dp.icl.baseline.NonPrivateICL"}
@@ -119,7 +119,7 @@ def public_names(module: Any) -> list[str]:
 
 
 def explained(thing: Any) -> bool:
-    """Whether something without ``__all__`` means to be public: a constant without a docstring does not."""
+    """True if something without ``__all__`` means to be public: a constant without a docstring does not."""
     return bool(thing.is_class or thing.is_function or thing.docstring is not None)
 
 
@@ -136,14 +136,14 @@ def home(module: Any, name: str) -> str:
 
 
 def find(package: Any, path: str) -> Any:
-    """What is defined under a full name, or None if it comes from elsewhere."""
+    """The object under a full name, or None if it comes from elsewhere."""
     parent, _, name = path.rpartition(".")
     thing = module_of(package, parent).members.get(name)
     return None if thing is None or thing.is_alias or thing.is_module else thing
 
 
 def unexplained(thing: Any) -> Iterator[str]:
-    """What the docstrings of a public thing leave out."""
+    """Parameters that the docstrings of a public thing leave out."""
     if thing.docstring is None:
         yield f"{thing.path} has no docstring."
         return

@@ -1,4 +1,4 @@
-"""What the reference needs beyond pages: sources laid out as installed, help texts, and a check of completeness."""
+"""Parts of the reference beyond pages: sources laid out as installed, help texts, and a check of completeness."""
 
 from __future__ import annotations
 
@@ -60,8 +60,11 @@ def help_texts() -> list[str]:
 
 
 def fenced(*path: str) -> str:
-    """The help text of a command as a block."""
-    return f"```text\n{printed(*path, '--help')}\n```"
+    """The help text of a command as a block, with all options."""
+    from langchain_dp.cli import COMMANDS
+
+    leaf = path in [tuple(command.path.split()) for command in COMMANDS]
+    return f"```text\n{printed(*path, '--help-all' if leaf else '--help')}\n```"
 
 
 def commands() -> list[tuple[str, ...]]:
@@ -73,7 +76,7 @@ def commands() -> list[tuple[str, ...]]:
 
 
 def printed(*arguments: str) -> str:
-    """What the command line prints."""
+    """Output of the command line."""
     from langchain_dp.cli import main
 
     before = dict(os.environ)

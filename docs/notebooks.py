@@ -55,7 +55,7 @@ def page(path: Path) -> tuple[str, dict[str, bytes]]:
 
 
 def outputs(cell: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a cell printed or drew, in order, as ("text" or "picture", content)."""
+    """Outputs of a cell, in order, as ("text" or "picture", content)."""
     for output in cell["outputs"]:
         data = output.get("data", {})
         if "image/png" in data:

@@ -59,5 +59,5 @@ def target(written: str, scope: Any) -> str:
 
 
 def makes_its_init(thing: Any) -> bool:
-    """Whether the arguments of a class are its fields and its ``__init__`` is made by pydantic."""
+    """True if the arguments of a class are its fields and its ``__init__`` is made by pydantic."""
     return not thing.parameters and any(str(base).endswith(("BaseModel", "BaseChatModel")) for base in thing.bases)

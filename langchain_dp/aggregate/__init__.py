@@ -1,9 +1,4 @@
-"""Private sums over public encoders: released once, then free to use without limit.
-
-``prototypes`` classifies, ``decisions`` routes agents, ``names`` names labels that are codes, ``survey`` counts answers
-to typed questions, and ``accuracy`` counts the right answers of a chain. ``features`` turns texts into bounded
-whole-number vectors, and ``release`` charges a ledger and keeps what was released in it.
-"""
+"""Sums over private records, released once with noise and then free to use."""
 
 from __future__ import annotations
 

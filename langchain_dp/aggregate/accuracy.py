@@ -1,4 +1,4 @@
-"""The accuracy of any chain on private records, with an error bar."""
+"""The accuracy of any chain on private records."""
 
 from __future__ import annotations
 
@@ -39,15 +39,14 @@ Record = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy(InNotebooks):
-    """The released accuracy of one chain.
+    """Released accuracy of one chain.
 
     Args:
         chain: Name of the chain's model.
-        accuracy: Estimated share of right answers, between 0 and 1.
+        accuracy: Estimated share of right answers.
         noise_error: Standard error of the noise.
-        sampling_error: Standard error of the records as a sample of others like them. None where their number is
-            private.
-        certificate: The promise. Chains that were compared share one.
+        sampling_error: Standard error of the records as a sample, None if their number is private.
+        certificate: The promise.
 
     Examples:
         >>> score = private_accuracy(chain, rows, budget=PrivacyBudget(0.5))
@@ -71,7 +70,7 @@ class Accuracy(InNotebooks):
         return min(1.0, self.accuracy + _z() * self.noise_error)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return JSON values."""
         return {
             "chain": self.chain, "accuracy": self.accuracy, "low": self.low, "high": self.high,
             "noise_error": self.noise_error, "sampling_error": self.sampling_error,
@@ -118,41 +117,34 @@ def private_accuracy(
 ) -> Accuracy | list[Accuracy]:
     """Release how often a chain is right on private labelled records.
 
-    Each record is an isolated call of its own. A failed call counts as a wrong answer. Several chains are compared on
-    the same records in one release, whose noise grows with the square root of their number.
+    Each record is one isolated call. A failed call counts as wrong. The noise of several chains, in one release, grows
+    with the square root of their number.
 
     Args:
-        chain: A chain, or a list of chains. Each takes the text, and returns a label, a message or a mapping with
-            ``label``. A chain with a memory is refused.
-        examples: Private examples, mappings with ``text`` and ``label``, or another input of
-            :class:`~langchain_dp.PrivateRecords`.
-        budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-        ledger: Ledger to charge, or a path.
+        chain: One chain or a list, without memory. Each returns a label, a message or a mapping with ``label``.
+        examples: As in :meth:`DPPrototypeClassifier.fit`, without shards.
+        budget: As in fit.
+        ledger: As in fit.
         name: Name of the release in the ledger.
-        labels: All public labels. An answer that names two of them is then wrong. Without, any answer that names the
-            right label is right.
-        input_of: Function from a record to the chain's input. Its text by default.
-        is_right: Function from an answer and its record to whether it is right, for answers that are no labels.
+        labels: Public labels. An answer with two of them is wrong. Without, it need only name the right one.
+        input_of: Function from a record to the input, by default its text.
+        is_right: Function from answer and record to bool, for answers that are no labels.
         max_concurrency: Most calls at a time.
-        trust_opaque_model: Accept chains with functions or classes of your own, at your word that they keep no texts.
-        made_with: Certificates of released text in the chains, where the text does not carry its cost.
-        not_private_seed: Reproducible noise. The certificate says that the result is not private.
-
-    Returns:
-        The accuracy. For a list of chains a list.
+        trust_opaque_model: Accept your own code, on your word that it keeps no text.
+        made_with: As in fit.
+        not_private_seed: As in fit.
 
     Raises:
         InvalidParameter: An argument is out of bounds, or a record has no text or an unknown label.
-        UnsafeEnvironment: A chain keeps its inputs, or has parts that are not on the list of known ones.
-        BudgetExceeded: The ledger has no room for the release.
-        ModelUnavailable: A chain failed on a public text, before the charge or at the end. Then the same call goes on
-            at no further cost.
-        PlanError: The ledger keeps a release of other records or chains under this name.
+        UnsafeEnvironment: A chain keeps its inputs or has unknown parts.
+        BudgetExceeded: The ledger cannot afford the release.
+        ModelUnavailable: A chain failed on a public text. After a charge, the same call resumes free.
+        PlanError: The ledger keeps another release under this name.
 
     Formal guarantee:
-        The accuracies are (epsilon, delta)-differentially private in the records, with the budget's neighbors. One
-        record, or all records of one user together, move each count by at most one, so the counts of m chains move by
-        at most sqrt(m). They get discrete Gaussian noise. Where the number of records is private, it is one count more.
+        (epsilon, delta)-DP in the records, with the budget's neighbors. A record, or all records of a user, moves each
+        count by at most one, so m counts move by at most sqrt(m). They get discrete Gaussian noise. A private number
+        of records is one more count.
 
     References:
         Dwork and Roth 2014, Appendix A. Canonne, Kamath and Steinke 2020.
@@ -196,13 +188,7 @@ def private_accuracy(
 
 @hold_arguments("examples")
 async def aprivate_accuracy(chain: Any, examples: Examples, **options: Any) -> Any:
-    """Async twin of :func:`private_accuracy`, in a worker thread.
-
-    Args:
-        chain: As in :func:`private_accuracy`.
-        examples: As in :func:`private_accuracy`.
-        **options: As in :func:`private_accuracy`.
-    """
+    """Run :func:`private_accuracy` of ``chain`` and ``examples`` in a worker thread."""
     held = PrivateArgs.of(examples)
     return await run_in_executor(None, lambda: private_accuracy(chain, held, **options))  # type: ignore[call-overload]
 
@@ -222,7 +208,7 @@ class _TestRecord(dict[str, Any]):
 
 
 class _Scorer:
-    """Runs chains on private records, and counts right answers."""
+    """Counts chains' right answers."""
 
     def __init__(
         self,
@@ -248,14 +234,12 @@ class _Scorer:
         ]
 
     def probe(self) -> None:
-        """Check with a public text that every chain answers."""
         label = self._labels[0] if self._labels else "test"
         public = _TestRecord(text=_TEST, label=label)
         for model in self.models:
             model.probe(_TEST if self._input_of is None else self._input_of(public))
 
     def drawn(self, records: PrivateRecords, counts: VoteCounts, public: bool, rng: Randomness) -> list[float]:
-        """Noisy numbers of right answers per chain. Then the noisy number of records, where it is private."""
         users = records.users()
         with tqdm(total=len(self.models) * len(records), unit="answer", desc="accuracy", disable=None, delay=2) as bar:
             totals = [self._total(model, records, users, bar.update) for model in self.models]
@@ -273,7 +257,7 @@ class _Scorer:
         users: Sequence[Sequence[str]],
         advance: Callable[[int], Any],
     ) -> int:
-        """Sum over users of the share of right answers, in grid steps, each rounded down."""
+        """Return grid steps, rounded down per user."""
         names = [name for group in users for name in group]
         right: list[bool] = []
         for start in range(0, len(names), _TEXTS_AT_ONCE):
@@ -287,7 +271,6 @@ class _Scorer:
         return total
 
     def _judged(self, model: IsolatedModel, part: Sequence[Record]) -> list[bool]:
-        """Return whether each answer is right. A failure counts as wrong, for that record alone."""
         inputs = [_safely(self._input, record) for record in part]
         known = [place for place, one in enumerate(inputs) if one is not None]
         answers: list[Any] = [None] * len(part)
@@ -311,5 +294,5 @@ class _Scorer:
 
 
 def _safely(work: Callable[..., Any], *held: Any) -> Any:
-    """The result of a function of the caller's, isolated. None if it fails."""
+    """Return the isolated result, or None after a failure."""
     return call_engine(lambda: work(*held)).answer

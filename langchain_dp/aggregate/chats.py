@@ -1,4 +1,4 @@
-"""Conversations as private records: messages, LangGraph states, LangSmith runs, tables and plain texts."""
+"""Conversations as private records."""
 
 from __future__ import annotations
 
@@ -31,17 +31,14 @@ def conversations(
     """Read conversations as private records, one text each.
 
     Args:
-        source: Conversations, or a JSONL or CSV file of them, or a DataFrame. Each is a text, a list of messages, a
-            mapping with ``messages``, as the state of a LangGraph graph or a chat log has them, a ``StateSnapshot``, a
-            run of LangSmith with ``inputs`` and ``outputs``, as its client returns and its exports hold it, or a row
-            with a text column. ``PrivateRecords`` are returned as they are.
-        text_key: Column of the text, or of the messages.
-        user_key: Name of the user's id, in the row or in its ``metadata``. Then the promise holds for all
-            conversations of one user.
-        records_per_user: Most conversations of one user that take part, the oldest first.
+        source: An iterable, a JSONL or CSV file, or a DataFrame, of texts, lists of messages, mappings with
+            ``messages``, ``StateSnapshot`` objects, LangSmith runs, or rows. ``PrivateRecords`` pass unchanged.
+        text_key: Column of the text or messages.
+        user_key: User's id, in the row or its ``metadata``. The promise then covers all of a user's conversations.
+        records_per_user: Most conversations of one user, the oldest first.
 
     Raises:
-        InvalidParameter: A conversation has no text, or no user. The message gives positions, never content.
+        InvalidParameter: A conversation has no text or no user. The message gives positions, never content.
 
     Examples:
         >>> chats = [{"messages": [("user", "Where is my parcel?"), ("assistant", "In Leeds.")], "user": "u7"}]
@@ -68,7 +65,7 @@ def _rows(source: Examples, text_key: str, user_key: str | None) -> Iterator[dic
 
 
 def _warn_of_users(fields: Mapping[str, Any]) -> None:
-    """Warn of a column that looks like the user's id. It looks at names of columns alone."""
+    """Warn of a column named like a user's id."""
     if named := [name for name in _USER_COLUMNS if name in fields]:
         warn_caller(
             f"The conversations have a column {named[0]!r}, and each conversation counts as a user of its own: "
@@ -93,7 +90,7 @@ def _text(one: Any, text_key: str) -> str | None:
         held = fields.get(name)
         if _is_list(parsed := _parsed(held)) and (text := _joined(parsed)):
             return text
-        if isinstance(held, str):  # also one that happens to be JSON
+        if isinstance(held, str):  # even if it is JSON
             return held
     if "inputs" in fields:
         return _run_text(_parsed(fields["inputs"]), _parsed(fields.get("outputs")))
@@ -101,7 +98,7 @@ def _text(one: Any, text_key: str) -> str | None:
 
 
 def _run_text(inputs: Any, outputs: Any) -> str | None:
-    """The messages of a LangSmith run: those of its input, and those of its output that the input has not."""
+    """Join input with new messages of the output."""
     before = _spoken(inputs)
     known = {*before}
     after = [line for line in _spoken(outputs) if line not in known]
@@ -133,7 +130,6 @@ def _is_list(held: Any) -> bool:
 
 
 def _parsed(held: Any) -> Any:
-    """Exports hold inputs and messages as JSON. Arrays of a table are lists."""
     if isinstance(held, str) and held.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(held)
@@ -143,13 +139,12 @@ def _parsed(held: Any) -> Any:
 
 
 def _joined(messages: Sequence[Any]) -> str:
-    """One line per message that has a text: role and text."""
     spoken = [_speech(message) for message in messages]
     return "\n".join(f"{_SPEAKERS.get(speaker, speaker.title())}: {text}" for speaker, text in spoken if text)
 
 
 def _speech(message: Any) -> tuple[str, str]:
-    """Speaker and text of a message in any of LangChain's forms."""
+    """Return speaker and text."""
     if isinstance(message, BaseMessage):
         return message.type, message.text.strip()
     if isinstance(message, str):
@@ -173,7 +168,6 @@ def _speech(message: Any) -> tuple[str, str]:
 
 
 def _user(one: Any, user_key: str) -> Any:
-    """The user's id, from the row or from one of the places where traces hold metadata."""
     fields = fields_of(one) or {name: getattr(one, name, None) for name in ("metadata", "extra", "config")}
     places: list[Any] = [fields, _parsed(fields.get("metadata"))]
     for name, inner in (("extra", "metadata"), ("config", "configurable"), ("config", "metadata")):

@@ -1,4 +1,4 @@
-"""Noisy counts of votes, with error bars."""
+"""Noisy counts of votes."""
 
 from __future__ import annotations
 
@@ -14,44 +14,42 @@ from langchain_dp.mechanisms import Randomness, VectorSum
 from langchain_dp.mechanisms.vector_sum import Whole
 
 VOTE = 1 << 16
-"""Grid steps of one vote."""
+"""Grid steps per vote."""
 COVERAGE = 0.95
 """Chance that all error bars of a release hold."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VoteCounts:
-    """Gaussian noise for counts of votes, in whole numbers of 2^-16 of a vote. ``votes`` are the most of one record.
+    """Gaussian noise for counts, in grid steps of 2^-16 vote.
 
-    Formal guarantee: One record adds a vector of at most ``votes`` ones, so its norm is at most sqrt(votes). Votes that
-    each choose one cell of a group differ between two records by sqrt(2 votes). Yes-or-no votes, which are one or zero
-    in a cell of their own, differ by sqrt(votes). One release is the Gaussian mechanism at that distance.
+    Formal guarantee: A record adds at most ``votes`` ones, of norm sqrt(votes). Replacing it moves yes-or-no counts by
+    sqrt(votes), and counts of choices by sqrt(2 votes).
     """
 
     votes: int
     event: VectorSumEvent
 
     def __post_init__(self) -> None:
-        _mechanism(self.votes, self.event)  # it checks the noise, before anything is charged
+        _mechanism(self.votes, self.event)  # checks the noise before any charge
 
     @classmethod
     def of(cls, budget: PrivacyBudget, *, votes: int, yes_or_no: bool = False) -> VoteCounts:
-        """Calibrate the noise to a budget. A yes-or-no vote is one or zero in a cell of its own."""
+        """Calibrate noise. Yes-or-no votes have one cell."""
         replaced = 1.0 if yes_or_no else math.sqrt(2)
         return cls(votes, VectorSumEvent(calibrate_vector_sum(budget, replaced=replaced), replaced))
 
     @property
     def mechanism(self) -> VectorSum:
-        """The sum with noise, in grid steps."""
         return _mechanism(self.votes, self.event)
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise of one count, in records."""
+        """Standard deviation in records."""
         return self.event.noise_multiplier * self.mechanism.norm / VOTE
 
     def release(self, totals: Whole, rng: Randomness) -> Floats:
-        """Return noisy counts in records, of exact counts in grid steps."""
+        """Return records from grid steps."""
         return np.asarray(self.mechanism.release(totals, rng=rng) / VOTE)
 
 
@@ -60,13 +58,13 @@ def _mechanism(votes: int, event: VectorSumEvent) -> VectorSum:
 
 
 def half_width(deviation: float, cells: int) -> float:
-    """Half the width of error bars that all hold together in 95 of 100 releases."""
+    """Half-width of bars that hold together in 95 of 100 releases."""
     return deviation * NormalDist().inv_cdf(1 - (1 - COVERAGE) / (2 * cells))
 
 
 def consistent_shares(shares: Floats, low: Floats, high: Floats, total: float = 1.0) -> Floats:
-    """Return the nearest shares that lie within their bars and add up to ``total``."""
-    if not low.sum() <= total <= high.sum():  # some bar does not hold, in 5 of 100 releases at most
+    """Return nearest shares within bars that add up to ``total``."""
+    if not low.sum() <= total <= high.sum():  # some bar fails, in at most 5 of 100 releases
         low, high = np.zeros_like(low), np.full_like(high, total)
     least, most = float((shares - high).min()) - 1.0, float((shares - low).max()) + 1.0
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""Prototype classifiers as a decision model of langchain-core 1.8, which routes and gates agents."""
+"""Prototypes as a decision model of langchain-core 1.8."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ with needs("decisions", "langchain-core", why=", 1.8 or newer and before 1.9, fo
 
 
 def state_to_text(state: Any) -> str:
-    r"""Return the text of a decision model's state: the last human message, then the tool call on its own line.
+    r"""Return the last human message of a decision model's state, then the tool call on its own line.
 
     Args:
-        state: A str, a message, a list of messages, or a mapping with ``messages`` or ``text``. Where the mapping has a
-            ``tool_call``, its name and its arguments as JSON follow, and a human message may be missing.
+        state: A str, a message, messages, or a mapping with ``messages`` or ``text``. A ``tool_call`` may stand alone.
 
     Raises:
         InvalidParameter: The state holds no text, or a message with an image.
@@ -55,33 +54,28 @@ def state_to_text(state: Any) -> str:
 
 
 class DPDecisionModel(BaseDecisionModel):
-    """A decision model that answers by private prototypes, without limit and at no cost.
+    """A decision model that answers with private prototypes, without limit and at no cost.
 
-    It fits ``ModelRouterMiddleware`` and ``AutoModeMiddleware`` of langchain 1.5. Descriptions and instructions of a
-    question have no effect: the labels were learned from the private examples.
+    For ``ModelRouterMiddleware`` and ``AutoModeMiddleware`` of langchain 1.5. Descriptions, instructions and thresholds
+    have no effect. Compare the confidence instead.
 
-    - A ``Choice`` gets the most probable of its criteria, which must be names of labels. Probabilities are renormalized
-      over the criteria, and the confidence is the largest of them.
+    - A ``Choice`` gets the most probable of its criteria, which must be labels, with probabilities among them.
     - A ``Noul`` gets the probability of the label ``yes`` among all labels.
     - ``Score`` and ``Box`` are refused.
 
-    A threshold of :meth:`DPPrototypeClassifier.abstaining` has no effect. Compare the confidence with it instead.
-
     Args:
-        classifiers: One fitted classifier for all questions, or a mapping from question id to classifier. The router's
-            id is ``model_route``, that of auto mode is ``is_risky``.
-        yes: Label that means yes in a ``Noul`` question.
-        text: Function from the state to the text that is classified.
+        classifiers: One fitted classifier, or a mapping from question id (``model_route``, ``is_risky``) to classifier.
+        yes: Label that means yes.
+        text: Function from the state to the text.
         model: Name of the model in traces and answers.
 
     Raises:
-        MissingExtra: langchain-core has no decision models. The extra ``decisions`` installs a version that has them.
-        InvalidParameter: A classifier is missing, or ``yes`` is no label. On a query: the state is blank, the question
-            id has no classifier, or a criterion is no label.
+        MissingExtra: Install the extra ``decisions``.
+        InvalidParameter: A classifier is missing, or ``yes`` or a criterion is no label, or a state is blank.
 
     Formal guarantee:
         That of the classifiers: queries are post-processing. The certificate adds up their costs. The state is not
-        covered, and tracers see it as they see a chat model's messages, except inside ``private_run()``.
+        covered, and tracers see it, except inside ``private_run()``.
 
     Examples:
         >>> decisions = DPDecisionModel(classifier)  # fitted with labels=["small", "large"]
@@ -126,7 +120,7 @@ class DPDecisionModel(BaseDecisionModel):
         return "langchain_dp"
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of all classifiers together. It does not change with queries."""
+        """Return all classifiers' promise."""
         return self._certificate
 
     def _classify(self, state: Any, questions: dict[str, Question]) -> ClassifierResponse:
@@ -157,7 +151,7 @@ class DPDecisionModel(BaseDecisionModel):
         if isinstance(question, Noul):
             return NoulAnswer(type="noul", noul=shares[self._yes])
         total = sum(shares[label] for label in wanted)
-        # A prior may give all to labels outside of the criteria. It then tells nothing about the criteria.
+        # A prior may give all probability to labels outside of the criteria.
         chosen = {label: shares[label] / total if total else 1 / len(wanted) for label in question.criteria}
         best = max(chosen, key=chosen.__getitem__)
         return ChoiceAnswer(type="choice", choice=best, probabilities=chosen, confidence=chosen[best])

@@ -24,18 +24,17 @@ from langchain_dp.isolation.accept import check_encoder
 
 AT_ONCE = 2000
 _CALLS = 8
-"""Calls at a time of an encoder that encodes each text alone."""
 
 
 @functools.cache
 def public_texts() -> tuple[str, ...]:
-    """Some 1,100 short public texts of many kinds, written for this package."""
+    """Return 1,100 short public texts."""
     return tuple(_file("public_texts.txt").splitlines())
 
 
 @functools.cache
 def public_topics() -> dict[str, str]:
-    """Some 200 public topics with a description each, for naming labels. The last one is "none of these".
+    """Return 200 public topics with descriptions. The last is "none of these".
 
     Examples:
         >>> "billing" in public_topics()
@@ -51,9 +50,8 @@ def _file(name: str) -> str:
 class StaticEncoder(Embeddings):
     """Sentence vectors without a neural network: the mean of word vectors, scaled to unit length.
 
-    256 dimensions, 19 MB with its tokenizer, some 20,000 short texts a second on one core. Weights and tokenizer are
-    those of the package ``wordllama`` (MIT license; extra ``encoder``). A text's vector depends on that text alone, to
-    the last bit: word vectors are half-precision numbers, and their sums in double precision are exact.
+    256 dimensions, 19 MB, some 20,000 short texts a second on one core. Weights and tokenizer come from ``wordllama``
+    (MIT license). Sums are exact, so a vector depends on its text alone, to the last bit.
 
     Raises:
         MissingExtra: The extra ``encoder`` is not installed.
@@ -71,16 +69,16 @@ class StaticEncoder(Embeddings):
         self._table, self._tokenizer = _tables()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Vectors of several texts."""
+        """Return several texts' vectors."""
         rows: list[list[float]] = self.array(texts).tolist()
         return rows
 
     def embed_query(self, text: str) -> list[float]:
-        """Vector of one text."""
+        """Return one text's vector."""
         return self.embed_documents([text])[0]
 
     def array(self, texts: Sequence[str]) -> Floats:
-        """Vectors of several texts as an array. Zeros for a text without a known token."""
+        """Return an array, with zeros for texts without known tokens."""
         rows = np.zeros((len(texts), self._table.shape[1]))
         for start in range(0, len(texts), AT_ONCE):
             part = self._tokenizer.encode_batch_fast(list(texts[start : start + AT_ONCE]), add_special_tokens=False)
@@ -94,7 +92,7 @@ class StaticEncoder(Embeddings):
         return np.asarray(rows * scale[:, None])
 
     def vocabulary(self) -> Floats:
-        """Vectors of all tokens."""
+        """Return all tokens' vectors."""
         return self._table
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -120,7 +118,6 @@ def _tables() -> tuple[Floats, Any]:
 
 
 def encoder_name(encoder: Embeddings) -> str:
-    """Public name of an encoder, for certificates."""
     for field in ("name", "model_name", "model", "deployment"):
         value = getattr(encoder, field, None)
         if isinstance(value, str) and value and "://" not in value and not Path(value).is_absolute():
@@ -129,12 +126,11 @@ def encoder_name(encoder: Embeddings) -> str:
 
 
 def probe(encoder: Embeddings, dimensions: int) -> None:
-    """Check with a public text that an encoder still answers as before: an outage would leave nothing but noise."""
+    """Check with a public text, because an outage would leave only noise."""
     check_dimensions(encode_publicly(encoder, public_texts()[:1]), dimensions)
 
 
 def check_dimensions(rows: Floats, dimensions: int) -> None:
-    """Raise InvalidParameter unless vectors have the length of those that the projection was made of."""
     if rows.shape[1] != dimensions:
         raise InvalidParameter(
             f"Expected the encoder to return vectors of {dimensions} numbers, as it did for fit(), not of "
@@ -143,7 +139,6 @@ def check_dimensions(rows: Floats, dimensions: int) -> None:
 
 
 def encode_publicly(encoder: Embeddings, texts: Sequence[str]) -> Floats:
-    """Vectors of public texts: one row of finite numbers per text."""
     rows = asked_publicly(lambda: _array(encoder, list(texts)))
     if rows.ndim != 2 or len(rows) != len(texts) or not rows.size or not np.isfinite(rows).all():
         raise InvalidParameter(
@@ -154,11 +149,9 @@ def encode_publicly(encoder: Embeddings, texts: Sequence[str]) -> Floats:
 
 
 MOST_COMPONENTS = 256
-"""Principal components that are found."""
 
 
 def projection_for(encoder: Embeddings, texts: Sequence[str] | None = None) -> Projection:
-    """Mean and principal components of public texts under an encoder, also of its words where it is the static one."""
     if type(encoder) is StaticEncoder and texts is None:
         return _static_projection()
     public = encode_publicly(encoder, public_texts() if texts is None else texts)
@@ -173,16 +166,16 @@ def _static_projection() -> Projection:
 
 
 def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int) -> Iterator[Floats]:
-    """Yield vectors of private texts in blocks, in order. A text that the encoder fails on has NaN in every place.
+    """Yield vectors in blocks, in order, with NaN where the encoder fails.
 
-    A batch can round one text's vector differently because of another text, so each text is encoded alone, unless the
-    encoder's class declares ``batch_invariant = True``. Calls are isolated, and their errors are dropped.
+    Batches can change rounding, so each text is encoded alone unless the encoder's class declares
+    ``batch_invariant = True``. Calls are isolated, and their errors are dropped.
     """
 
     def encode(part: Sequence[str]) -> list[Floats | None]:
         rows = _array(encoder, list(part))
         if rows.shape != (len(part), dimensions):
-            raise ValueError  # because of one text, perhaps: each is then asked for alone
+            raise ValueError  # one text may be the cause, so each is then encoded alone
         return list(rows)
 
     def alone(text: str) -> Floats | None:
@@ -200,7 +193,7 @@ def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int)
 
 
 class CheckedEncoder:
-    """A checked encoder of private texts with its public projection. ``trusted`` accepts any class."""
+    """Checked encoder with public projection."""
 
     def __init__(self, encoder: Embeddings | None, *, trusted: bool) -> None:
         self._encoder: Embeddings = StaticEncoder() if encoder is None else encoder
@@ -210,26 +203,23 @@ class CheckedEncoder:
         self._dimensions = len(self._projection.mean)
 
     def probe(self) -> None:
-        """Check with a public text that the encoder still answers."""
         probe(self._encoder, self._dimensions)
 
     def public_vectors(self, texts: Sequence[str]) -> Floats:
-        """Vectors of public texts."""
         return self._projection.vectors(encode_publicly(self._encoder, texts)).astype(np.float64)
 
     def private_vectors(self, texts: Sequence[str]) -> Iterator[Floats]:
-        """Yield vectors of private texts in blocks, in order. Zeros for a text that the encoder fails on."""
+        """Yield blocks in order, with zeros where the encoder fails."""
         for block in encode_privately(self._encoder, texts, self._dimensions):
             yield self._projection.vectors(block).astype(np.float64)
 
 
 def nearest(rows: Floats, table: Floats, count: int) -> NDArray[np.int64]:
-    """Places of the ``count`` rows of ``table`` that are most like each row, the nearest first. Ties by place."""
+    """Return the places of similar rows, nearest first."""
     return np.argsort(-(rows @ table.T), axis=1, kind="stable")[:, :count]  # whole numbers below 2^53: exact
 
 
 def described(entries: Mapping[str, str]) -> list[str]:
-    """Names, each with its description if it has one."""
     return [f"{name}: {about}" if about else name for name, about in entries.items()]
 
 

@@ -1,8 +1,4 @@
-"""From texts to bounded whole-number vectors, by a public encoder. No row depends on another row, to the last bit.
-
-Floating-point matrix products may round a row differently beside other rows, and one record would then move the vectors
-of others. So vectors become whole numbers first: every product and sum below stays under 2^53, where float64 is exact.
-"""
+"""Bounded whole-number vectors of texts. Below 2^53 float64 is exact, so no row changes another one."""
 
 from __future__ import annotations
 
@@ -23,30 +19,23 @@ _FINE = 1 << 19
 _UNIT = 1 << 15
 _AT_ONCE = 2000
 MOST_DIMENSIONS = 1 << 14
-"""Longest vectors of an encoder: up to there all products below are exact."""
+"""Up to this length all products below are exact."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Projection:
-    """A public linear map from an encoder's vectors to ``k`` coordinates: remove the mean, keep principal components.
-
-    Both fields are whole numbers in units of 2^-15.
-    """
+    """Removes the mean and keeps principal components, in units of 2^-15."""
 
     mean: Whole
     components: Whole
 
     @classmethod
     def of(cls, texts: Floats, k: int, vocabulary: Floats | None = None) -> Self:
-        """Return the first ``k`` components of public texts, one vector per row.
-
-        The mean of a static encoder's ``vocabulary`` is removed. Its covariance is added to that of the texts, both
-        divided by their traces: it covers topics that the texts miss.
-        """
+        """Return the first ``k`` components of rows. A ``vocabulary`` gives the mean, and adds its covariance."""
         unit = _unit(texts) / _UNIT
         mean = unit.mean(axis=0)
         if vocabulary is None and len(unit) <= unit.shape[1]:
-            # Fewer texts than dimensions: their products with each other have the same components, and are fewer.
+            # With fewer texts than dimensions, the smaller Gram matrix has the same components.
             centered = unit - mean
             _, inner = np.linalg.eigh(centered @ centered.T)
             components = (centered.T @ inner[:, ::-1][:, : min(k, len(unit) - 1)]).T
@@ -62,19 +51,14 @@ class Projection:
         return cls(_whole(mean * _UNIT), _whole(components * _UNIT))
 
     def first(self, k: int) -> Projection:
-        """The projection onto the first ``k`` components."""
         return Projection(self.mean, self.components[:k])
 
     @property
     def k(self) -> int:
-        """Number of coordinates."""
         return len(self.components)
 
     def vectors(self, rows: Floats) -> Whole:
-        """Return vectors of length at most 4096 grid steps, in the direction of the projected rows.
-
-        A row of zeros, or with NaN or infinity, gives zeros.
-        """
+        """Return vectors of at most 4096 grid steps, or zeros for NaN or infinity."""
         unit = _unit(rows)
         centered = (unit - self.mean.astype(np.float64)) * np.any(unit, axis=1, keepdims=True)
         projected = np.rint(centered @ self.components.T.astype(np.float64) / (2 * _UNIT))
@@ -83,27 +67,24 @@ class Projection:
         return clip_to_norm(np.trunc(projected * scale[:, None]).astype(np.int64), NORM)
 
     def is_like(self, other: Projection) -> bool:
-        """Return whether both stem from one encoder: those of a server round differently from day to day."""
+        """Return whether one encoder made both. A server's vectors round differently from day to day."""
         same = self.components.shape == other.components.shape
         return same and int(np.abs(self.mean - other.mean).max()) <= _UNIT // 256
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         numbers = np.vstack([self.mean[None], self.components]).astype("<i4")
         return {"shape": list(numbers.shape), "numbers": base64.b64encode(numbers.tobytes()).decode()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_dict` wrote. ValueError or KeyError for other things."""
         numbers = np.frombuffer(base64.b64decode(fields["numbers"], validate=True), dtype="<i4")
         table = numbers.reshape(fields["shape"]).astype(np.int64)
         if table.ndim != 2 or len(table) < 2 or table.shape[1] > MOST_DIMENSIONS or np.abs(table).max() > _UNIT:
-            raise ValueError  # larger numbers would leave those that are exact
+            raise ValueError  # larger numbers would not stay exact
         return cls(table[0], table[1:])
 
 
 def _moments(rows: Floats) -> tuple[Floats, Floats]:
-    """Mean and covariance of unit vectors, a few thousand at a time."""
     total, products = np.zeros(rows.shape[1]), np.zeros((rows.shape[1], rows.shape[1]))
     for start in range(0, len(rows), _AT_ONCE):
         part = _unit(rows[start : start + _AT_ONCE]) / _UNIT
@@ -118,7 +99,7 @@ def _whole(values: Floats) -> Whole:
 
 
 def _unit(rows: Floats) -> Floats:
-    """Rows scaled to unit length, as whole numbers in units of 2^-15. Zeros for a row without direction."""
+    """Scale rows to unit length, in units of 2^-15, or to zeros."""
     rows = np.asarray(rows, dtype=np.float64)
     if rows.ndim != 2 or not 1 <= rows.shape[1] <= MOST_DIMENSIONS:
         raise InvalidParameter(

@@ -1,4 +1,4 @@
-"""Names for labels that are codes, by counting which public topics each private record is nearest to."""
+"""Names for labels that are codes, from counts of nearest public topics."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class LabelNames:
     """Released names of labels.
 
     Args:
-        names: Label to name. A label whose records fit no topic keeps its own name.
-        descriptions: Label to name and description, for prompts.
-        margin: Lead, in records, with which the right name wins 99 times in 100.
+        names: Label to name. A label whose records fit no topic keeps its own.
+        descriptions: Label to name and description.
+        margin: Lead in records with which the right name wins 99 times in 100.
         certificate: The promise.
 
     Examples:
@@ -56,13 +56,13 @@ class LabelNames:
     certificate: PrivacyCertificate
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return JSON values."""
         fields = {"names": self.names, "descriptions": self.descriptions, "margin": self.margin}
         return {**fields, "certificate": self.certificate.to_dict()}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read names from a JSON file of :meth:`to_dict`. They carry their costs."""
+        """Read names, with their costs, from JSON of :meth:`to_dict`."""
         try:
             form = _SavedNames.read(Path(path).read_bytes())
         except ValueError as error:
@@ -88,27 +88,23 @@ class _SavedNames(Form):
 
 
 class DPLabelNamer:
-    """Names labels that are codes, such as "queue 7", in milliseconds and under pure differential privacy.
+    """Names labels that are codes, such as "queue 7", under pure differential privacy.
 
-    Each record gives points to the nearest entries of a public list. With 40 entries or more, the nearest entry gets
-    ten points, the next one nine, and so on. A public encoder finds them. Or a model reads this record alone and names
-    one. For each label, one entry is drawn with a probability that grows exponentially with its points.
+    Each record gives points to the nearest public entries: ten, nine, and so on with 40 entries or more. One entry per
+    label is drawn by the exponential mechanism.
 
     Args:
-        words: The public list: names, or names with descriptions. None: some 200 topics of tickets, mail, news,
-            medicine, law and finance (:func:`~langchain_dp.aggregate.public_topics`). "none of these" is added. The
-            list must not be read off the records.
-        encoder: Public encoder. :class:`~langchain_dp.aggregate.StaticEncoder` by default.
-        model: Chat model that chooses instead of the encoder, one isolated call per record. Its operator sees the
-            records.
-        trust_opaque_model: Accept an encoder or model of your own, at your word that it keeps no texts.
+        words: Public names, with or without descriptions, by default :func:`~langchain_dp.aggregate.public_topics`.
+            They must not come from the records. "none of these" is added.
+        encoder: Public encoder, by default :class:`~langchain_dp.aggregate.StaticEncoder`.
+        model: Chat model that names one entry instead, in one isolated call per record. Its operator sees the records.
+        trust_opaque_model: Accept your own encoder or model, on your word that it keeps no text.
 
     Formal guarantee:
-        The names are (epsilon, 0)-differentially private in the examples, and hence within the budget. A record moves
-        each count of its label by at most one (ten points), and its weight in the exponent is lambda. Replacing it
-        costs 2 lambda for all labels together, whether its label changes or not. Adding it costs lambda. A name
-        that one label has is not offered to the labels after it: that choice rests on released names alone. With a
-        ``user_key``, each user has one vote, by the oldest record.
+        (epsilon, 0)-DP in the examples. A record moves each count of its label by at most one (ten points), with the
+        weight lambda in the exponent. Replacing it costs 2 lambda for all labels together, adding it lambda. A released
+        name is not offered to later labels, which is post-processing. With a ``user_key``, each user's oldest record
+        votes.
 
     References:
         McSherry and Talwar 2007 (the exponential mechanism). Dong, Durfee and Rogers 2020 (bounded range).
@@ -148,24 +144,7 @@ class DPLabelNamer:
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> LabelNames:
-        """Release a name per label.
-
-        With a ledger in a file, the same examples under the same name get the same names again, at no cost.
-
-        Args:
-            examples: Private examples, mappings with ``text`` and ``label``, or another input of
-                :class:`~langchain_dp.PrivateRecords`, or :class:`~langchain_dp.RecordShards`, for an encoder.
-            labels: The public labels.
-            budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-            ledger: Ledger to charge, or a path.
-            name: Name of the release in the ledger.
-            made_with: Certificates of released text among the words, where the text does not carry its cost.
-            not_private_seed: Reproducible draws. The certificate says that the result is not private.
-
-        Raises:
-            InvalidParameter, BudgetExceeded, ModelUnavailable, PlanError: As
-                :meth:`~langchain_dp.aggregate.DPPrototypeClassifier.fit`.
-        """
+        """Release a name per label, with the arguments of :meth:`DPPrototypeClassifier.fit`. Shards need an encoder."""
         given = check_labels(labels)
         check_encoded(PrivateArgs.of(examples), isinstance(self._voter, _EncoderVoter))
         records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), given), READING)
@@ -175,7 +154,7 @@ class DPLabelNamer:
         self._voter.probe()
 
         def draw(rng: Randomness) -> list[int]:
-            # Votes stay in no frame.
+            # No frame keeps votes.
             return run_redacted(self._drawn, PrivateArgs(records, given, mechanism, rng), DRAWING)
 
         settings = {
@@ -207,7 +186,7 @@ class DPLabelNamer:
         return _chosen(mechanism, counts.tolist(), rng)
 
     def margin(self, budget: PrivacyBudget) -> int:
-        """Return the lead in records with which the right name wins 99 times in 100. Spends nothing."""
+        """Return the lead in records with which the right name wins 99 times in 100."""
         if not isinstance(budget, PrivacyBudget):
             raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(1.0).")
         others = max(len(self._entries) - 1, 1)
@@ -215,12 +194,12 @@ class DPLabelNamer:
 
 
 def weight_for(budget: PrivacyBudget) -> float:
-    """Lambda: the weight of one record in the exponent, so that epsilon holds at delta 0."""
+    """Return lambda, so that epsilon holds at delta 0."""
     return budget.epsilon / (2 if budget.neighbors is Neighbors.REPLACE_ONE else 1)
 
 
 def _counts(records: PrivateRecords, labels: Sequence[str], words: int, voter: _EncoderVoter | _ModelVoter) -> Whole:
-    """Points of each entry, per label. The oldest record of each user votes."""
+    """Return points per label and entry, from each user's oldest record."""
     first = [records.get(group[0]) for group in records.users()]
     place = {label: row for row, label in enumerate(labels)}
     table = np.zeros((len(labels), words), dtype=np.int64)
@@ -231,7 +210,7 @@ def _counts(records: PrivateRecords, labels: Sequence[str], words: int, voter: _
 
 
 def _chosen(mechanism: Exponential, counts: Sequence[Sequence[int]], rng: Randomness) -> list[int]:
-    """One entry per label, none twice except the last one, "none of these"."""
+    """Draw one entry per label, none twice except "none of these"."""
     left = list(range(len(counts[0])))
     places = []
     for row in counts:
@@ -260,7 +239,7 @@ def _entries(words: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
 
 
 class _EncoderVoter:
-    """Each text ranks the nearest entries. Ties go to the earlier one."""
+    """Ranks nearest entries, in order."""
 
     def __init__(self, encoder: Embeddings | None, entries: Mapping[str, str], trusted: bool) -> None:
         self._encoder = CheckedEncoder(encoder, trusted=trusted)
@@ -277,7 +256,7 @@ class _EncoderVoter:
 
 
 class _ModelVoter:
-    """Each text is shown to a model in a call of its own, which names one entry."""
+    """Names one entry per text."""
 
     points = 1
 

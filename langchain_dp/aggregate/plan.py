@@ -1,4 +1,4 @@
-"""Forecast the accuracy of a prototype classifier from public numbers."""
+"""Accuracy forecasts from public numbers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ _FEWEST, _MOST = 8, 256
 
 @dataclasses.dataclass(frozen=True)
 class _Curve:
-    """Measured accuracy, of 100, of a public task with the static encoder, by records per label over the noise
-    multiplier.
-    """
+    """Right answers of 100, by records per label over the noise multiplier."""
 
     task: str
     labels: int
@@ -67,14 +65,11 @@ CURVES: tuple[_Curve, ...] = (
         {1: 50, 11: 60, 18: 61, 34: 65, 54: 66, 71: 68, 90: 69, 134: 70, 180: 71, 293: 71, 785: 73},
     ),
 )
-"""Measured by ``tests/benchmarks/bench_prototypes.py``. A test compares."""
+"""``tests/benchmarks/bench_prototypes.py`` measured them."""
 
 
 def components_for(users: int | None, labels: int, noise_multiplier: float) -> int:
-    """Number of principal components: more where the sums stand out of the noise, fewer where they do not.
-
-    The factors were tuned on public data (``tests/benchmarks/bench_prototypes.py``). The optimum is flat.
-    """
+    """Return fewer components under more noise."""
     if users is None:
         raise InvalidParameter(
             "Expected components= under add/remove neighbors, where the number of users is private and nothing may "
@@ -85,16 +80,13 @@ def components_for(users: int | None, labels: int, noise_multiplier: float) -> i
 
 
 def sharpness_for(ratio: float | None) -> float:
-    """Factor of cosines in the softmax, by examples per label over the noise multiplier; 8 where that is private.
-
-    Tuned for the likelihood of seven public tasks (``bench_prototypes.py --sharpness``).
-    """
+    """Tuned on seven public tasks (``bench_prototypes.py --sharpness``)."""
     return 8.0 if ratio is None else 24 * ratio / (ratio + 80)
 
 
 @dataclasses.dataclass(frozen=True)
 class PrototypePlan(InNotebooks):
-    """Forecast of a prototype classifier, by curves that were measured on public data with the default encoder.
+    """Forecast of a prototype classifier, from curves on public data with the default encoder.
 
     Args:
         examples: Number of examples, or of users.
@@ -117,7 +109,6 @@ class PrototypePlan(InNotebooks):
 
     @property
     def _alike(self) -> list[_Curve]:
-        """Tasks of two labels for two labels, else those of more."""
         return [curve for curve in CURVES if (curve.labels > 2) == (self.labels > 2)]
 
     def _of(self, curve: _Curve) -> float:
@@ -128,21 +119,21 @@ class PrototypePlan(InNotebooks):
 
     @property
     def tasks(self) -> dict[str, tuple[int, int]]:
-        """Public tasks of a like number of labels: right answers of 100 with this noise, and without noise."""
+        """Right answers of 100 on similar tasks, with this noise and without."""
         return {curve.task: (round(self._of(curve)), curve.clean) for curve in self._alike}
 
     @property
     def right_of_100(self) -> int:
-        """Right answers of 100, in the mean over these tasks."""
+        """Their mean with noise."""
         return round(statistics.mean(right for right, _ in self.tasks.values()))
 
     @property
     def right_without_noise(self) -> int:
-        """The same without noise."""
+        """Their mean without noise."""
         return round(statistics.mean(clean for _, clean in self.tasks.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return JSON values."""
         return {
             **{name: getattr(self, name) for name in ("examples", "labels", "components", "noise_multiplier")},
             "budget": self.budget.to_dict(),

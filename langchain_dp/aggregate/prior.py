@@ -1,4 +1,4 @@
-"""Label scores of a language model that sees the query and the names of the labels, and no example."""
+"""Label scores of a language model without examples."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from langchain_dp.records import label_words
 
 _CONTENT_FREE = ("N/A", "", "[MASK]")
 _NAMED = 0.8
-"""Probability of the label that a chat model names: it gives no scores."""
+"""Probability of a named label."""
 # Of six prompts this one was right most often on five public tasks, by a model of 135 million parameters.
 _SCORER_PROMPT = "Categories: {names}.\n\nText: {text}\nCategory:"
 _CHAT_PROMPT = "Which of these fits the text: {names}?\n\nText: {text}\nAnswer with one of them only."
 
 
 class LabelPrior:
-    """Weighted log-probabilities of the labels for a text, by a model without examples.
+    """Weighted log-probabilities of labels.
 
-    An engine scores the labels, and its scores are divided by those of texts without content (Zhao et al. 2021). A chat
-    model names one label.
+    An engine's scores are divided by those of empty texts (Zhao et al. 2021).
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class LabelPrior:
         self._weight = validate.number("weight", weight, at_least=0.0)
 
     def log_scores(self, texts: Sequence[str]) -> Floats:
-        """One row per text, one column per label: weighted log-probabilities."""
+        """Return texts by labels."""
         scorer = self._scorer
         rows = np.array([self._name(text) if scorer is None else self._score(scorer, text) for text in texts])
         rows -= rows.max(axis=1, keepdims=True)

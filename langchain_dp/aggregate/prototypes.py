@@ -1,4 +1,4 @@
-"""Private class prototypes over a public encoder: one noisy release, then any number of queries."""
+"""Private class prototypes, released once."""
 
 from __future__ import annotations
 
@@ -58,41 +58,39 @@ PRIOR_WEIGHT = 0.5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoisySums:
-    """One release: one noisy sum per label, in grid steps, and the number of users where it is public, else None."""
+    """One noisy sum per label, in grid steps."""
 
     sums: Whole
     noise_multiplier: float
     users: int | None
 
     def weight(self) -> float:
-        """Its weight beside other releases: users over the noise's variance."""
+        """Users over the noise's variance."""
         return (self.users or 1) / self.noise_multiplier**2
 
 
 class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     """A text classifier that is released once, with noise, and answers any number of queries.
 
-    A public encoder turns each private text into a vector. The sum of the vectors of each label is released with
-    Gaussian noise: the label's prototype. A query gets the label whose prototype is nearest. Queries cost nothing
-    further, and the classifier may be saved and shown to anybody. It needs no language model and no names of labels.
-
-    Make one with :meth:`fit` or :meth:`load`.
+    A public encoder turns texts into vectors. The sum of each label's vectors is released with Gaussian noise: the
+    label's prototype. A query gets the nearest prototype's label, free. Anyone may see the classifier. It needs no
+    language model and no label names. Make one with :meth:`fit` or :meth:`load`.
 
     Args:
-        labels: Name of each label, and the label as it was given.
+        labels: Name of each label, and the label itself.
         encoder: The public encoder.
-        projection: The public map from its vectors to the coordinates of the sums.
-        releases: The noisy sums of each release.
+        projection: Public map from its vectors to coordinates.
+        releases: Noisy sums.
         certificate: The promise.
         threshold: Smallest probability of an answer.
         otherwise: The answer below it.
-        prior: A language model's scores, added to those of the prototypes.
+        prior: A language model's scores.
 
     Formal guarantee:
-        The classifier is (epsilon, delta)-differentially private in the examples, with the budget's neighbors: in all
-        examples of one user, where :class:`~langchain_dp.PrivateRecords` has a ``user_key``. Replacing a user moves the
-        stacked sums by at most twice the largest norm, and adding one by that norm once. Queries are
-        post-processing. The encoder, the labels and the number of components are public.
+        (epsilon, delta)-DP in the examples, with the budget's neighbors: in all examples of a user if
+        :class:`~langchain_dp.PrivateRecords` has a ``user_key``. Replacing a user moves the stacked sums by at most
+        twice the largest norm, adding one by that norm. Queries are post-processing. Encoder, labels and number of
+        components are public.
 
     References:
         Backurs, Lin, Mahabadi, Silwal, Tarnawski 2024 (classification by average similarity). Wahdany, Jagielski,
@@ -132,7 +130,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         self._prototypes: Floats = np.divide(combined, lengths, out=np.zeros_like(combined), where=lengths > 0)
 
     def _signal_to_noise(self) -> float | None:
-        """Users per label over the noise of the combined sums. None where their number is private."""
+        """Users per label over noise."""
         if any(release.users is None for release in self._releases):
             return None
         users = sum(release.weight() * (release.users or 0) for release in self._releases)
@@ -141,7 +139,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
     @property
     def labels(self) -> list[Label]:
-        """The public labels, in order."""
+        """The public labels."""
         return list(self._given.values())
 
     @classmethod
@@ -162,36 +160,28 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> Self:
-        """Release the prototypes of private examples.
-
-        A ledger in a file keeps the release. Fitting again on the same examples under the same name returns the same
-        classifier and costs nothing.
+        """Release the prototypes of private examples. A ledger in a file returns the same release again, free.
 
         Args:
-            examples: Private examples, mappings with ``text`` and ``label``, or another input of
-                :class:`~langchain_dp.PrivateRecords`, or :class:`~langchain_dp.RecordShards`, if they are too many for
-                memory.
+            examples: Private mappings with ``text`` and ``label``, or another input of
+                :class:`~langchain_dp.PrivateRecords`, or :class:`~langchain_dp.RecordShards`.
             labels: The public labels. A label without examples gets a prototype of noise.
-            budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-            ledger: Ledger to charge, or a path. Without ``budget``, all that is left of it is reserved.
+            budget: The promise, or with ``ledger`` the share to reserve.
+            ledger: Ledger to charge, or a path. Without ``budget``, its rest is reserved.
             name: Name of the release in the ledger.
-            encoder: Public encoder, any LangChain ``Embeddings``. :class:`~langchain_dp.aggregate.StaticEncoder` by
-                default. Its operator sees the examples.
-            components: Number of principal components to keep. None: a function of the number of users, labels and
-                noise. Needed under add/remove, where the number of users is private.
-            texts: Public texts that resemble the private ones, for the mean and the principal components. None: texts
-                of many kinds that come with the package. They must not be private.
-            trust_opaque_model: Accept an encoder class of your own, at your word that it keeps no texts.
-            made_with: Certificates of released text among the public arguments, where the text does not carry its cost.
-            not_private_seed: Reproducible noise. The certificate says that the result is not private.
+            encoder: Any public ``Embeddings``, by default :class:`~langchain_dp.aggregate.StaticEncoder`. Its operator
+                sees the examples.
+            components: Number of principal components, required if the number of users is private (add/remove).
+            texts: Public texts like the private ones, for mean and components. By default those of the package.
+            trust_opaque_model: Accept your own encoder class, on your word that it keeps no text.
+            made_with: Certificates of released text in public arguments that lost its cost.
+            not_private_seed: Reproducible noise. The result is then not private.
 
         Raises:
             InvalidParameter: A value is out of bounds, a label is unknown, or the encoder returns no vectors.
-            BudgetExceeded: The ledger has no room for the release.
-            ModelUnavailable: The encoder failed on public texts. If it failed at the end, the release was charged, and
-                the same call goes on at no further cost.
-            PlanError: The ledger keeps a release of other examples or settings under this name.
-            MissingExtra: The extra ``encoder`` is not installed.
+            BudgetExceeded: The ledger cannot afford the release.
+            ModelUnavailable: The encoder failed on public texts. After a charge, the same call resumes free.
+            PlanError: The ledger keeps another release under this name.
         """
         given = given_labels(labels)
         records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), tuple(given)), READING)
@@ -207,7 +197,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     @classmethod
     @hold_arguments("examples")
     async def afit(cls, examples: Examples | RecordShards, **arguments: Any) -> Self:
-        """Async twin of :meth:`fit`, in a worker thread."""
+        """Run :meth:`fit` in a thread."""
         held = PrivateArgs.of(examples)
         return await run_in_executor(None, lambda: cls.fit(held, **arguments))  # type: ignore[arg-type]
 
@@ -222,21 +212,10 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         trust_opaque_model: bool = False,
         not_private_seed: int | None = None,
     ) -> Self:
-        """Return a classifier that has learned from further examples, too, by a release with a budget of its own.
+        """Return a classifier that adds further examples, by a release with its own budget.
 
-        Both releases are added up, each weighted by its users over the variance of its noise. The certificate adds up
-        both costs. A user who is in one of the releases alone has the cost of that one.
-
-        Args:
-            examples: The further examples, none of the earlier ones among them.
-            budget: As in :meth:`fit`.
-            ledger: As in :meth:`fit`.
-            name: Name of the new release in its ledger.
-            trust_opaque_model: As in :meth:`fit`.
-            not_private_seed: As in :meth:`fit`.
-
-        Raises:
-            InvalidParameter, BudgetExceeded, ModelUnavailable, PlanError: As :meth:`fit`.
+        Arguments and errors are as in :meth:`fit`. Each release is weighted by its users over its noise variance. The
+        certificate adds up both costs. A user in one release has only that cost.
         """
         labels = tuple(self._given)
         records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), labels), READING)
@@ -253,30 +232,17 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
     def plan(
         examples_count: int, *, labels: Iterable[Any], budget: PrivacyBudget, components: int | None = None
     ) -> PrototypePlan:
-        """Forecast the accuracy, from curves that were measured on public data. Spends nothing.
-
-        Args:
-            examples_count: Number of examples, or of users where each may have several.
-            labels: The labels.
-            budget: The promise.
-            components: As in :meth:`fit`.
-        """
+        """Forecast the accuracy for a number of examples or users. Spends nothing."""
         validate.integer("examples_count", examples_count, at_least=1)
         noise, count = calibrate_vector_sum(budget), len(given_labels(labels))
         k = components_for(examples_count, count, noise) if components is None else components
         return PrototypePlan(examples=examples_count, labels=count, budget=budget, components=k, noise_multiplier=noise)
 
     def invoke(self, input: Question, config: RunnableConfig | None = None, **kwargs: Any) -> Label:  # noqa: A002  # Runnable's name
-        """Return the label of one text. It costs nothing.
-
-        Args:
-            input: The text: a str, a message or a list of messages, a prompt value, a document, or a mapping with
-                ``text``.
-            config: LangChain config.
-            **kwargs: None are taken.
+        """Return the label of a str, messages, a prompt value, a document, or a mapping with ``text``, free.
 
         Raises:
-            InvalidParameter: The text is blank, or the encoder returned no vector for it.
+            InvalidParameter: The text is blank, or the encoder returned no vector.
         """
         reject_extra_kwargs(kwargs)
         result: Label = self._call_with_config(lambda one: self._classify([one])[0], input, config)
@@ -290,7 +256,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[Label]:
-        """Return the labels of several texts, encoded together."""
+        """Return several texts' labels."""
         reject_extra_kwargs(kwargs)
         if return_exceptions:  # each text has its own
             return super().batch(inputs, config, return_exceptions=True)
@@ -309,7 +275,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[Label]:
-        """Async twin of :meth:`batch`."""
+        """Run :meth:`batch` asynchronously."""
         run = lambda: self.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)  # noqa: E731
         return await run_in_executor(None, run)
 
@@ -323,10 +289,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         ]
 
     def probabilities(self, text: Question) -> dict[Label, float]:
-        """Return a probability per label: a softmax of cosines, with the prior if there is one.
-
-        The factor of the cosines grows with the number of examples per label over the noise, as it does on public data.
-        """
+        """Return a softmax of cosines, with the prior if any."""
         return dict(zip(self._given.values(), self._shares([text])[0].tolist(), strict=True))
 
     def _shares(self, inputs: Sequence[Question]) -> Floats:
@@ -348,12 +311,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return type(self)(**{**own, **changes})
 
     def abstaining(self, below: float, otherwise: Any = None) -> Self:
-        """Return a copy that answers ``otherwise`` where no label has a probability of at least ``below``.
-
-        Args:
-            below: Smallest probability of an answer, in [0, 1].
-            otherwise: The answer in that case. None by default.
-        """
+        """Return a copy that answers ``otherwise`` if no label's probability is at least ``below``, in [0, 1]."""
         below = validate.number("below", below, at_least=0.0, at_most=1.0)
         return self._with(threshold=below, otherwise=otherwise)
 
@@ -365,30 +323,22 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         prompt: str | None = None,
         weight: float = PRIOR_WEIGHT,
     ) -> Self:
-        """Return a copy that also asks a language model, once per query, which label fits.
+        """Return a copy that adds a language model's log-probabilities, one call per query.
 
-        The model sees the query and the names, never an example. Its log-probabilities are added to the prototypes'.
+        The model sees the query and the names, never an example. The certificate adds the cost of released names.
 
         Args:
-            model: An engine that scores labels, or a chat model, which names one label.
-            names: The meaning of each label. A label that is missing keeps its own name.
-            prompt: Text for the model, with ``{text}`` and, if wanted, ``{names}``. An engine continues it with a name.
-            weight: Factor of the model's log-probabilities. The default was best for two models on two public tasks.
-
-        The certificate adds what released names cost.
+            model: An engine that scores labels, or a chat model, which names one.
+            names: Meanings of labels. A missing label keeps its name.
+            prompt: Prompt with ``{text}`` and optionally ``{names}``, which an engine continues with a name.
+            weight: Factor of the log-probabilities.
         """
         prior = LabelPrior(model, list(self._given), names or {}, prompt, weight)
         costs = costs_of_inputs(names, prompt, made_with=None, budget=None, ledger=None)
         return self._with(prior=prior, certificate=self._certificate.including(costs))
 
     def as_tool(self, *, name: str = "classify", description: str | None = None, **kwargs: Any) -> BaseTool:  # type: ignore[override]
-        """Return a tool that classifies a text, for agents.
-
-        Args:
-            name: Name of the tool.
-            description: Text for the agent's model. Names the labels by default.
-            **kwargs: None are taken.
-        """
+        """Return a tool for agents. Its ``description`` names the labels by default."""
         reject_extra_kwargs(kwargs)
 
         def classify(text: str) -> str:
@@ -401,22 +351,19 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         return StructuredTool.from_function(classify, aclassify, name=name, description=told)
 
     def parts_that_read(self) -> list[Any]:
-        """The encoder, and the model of the prior: nothing else sees a query, and nothing keeps one."""
+        """Return the parts that see a query: encoder and prior's model."""
         return [self._encoder, *([] if self._prior is None else [self._prior.model])]
 
     def certificate(self) -> PrivacyCertificate:
-        """The promise of the classifier. It does not change with queries."""
+        """Return the promise. Queries do not change it."""
         return self._certificate
 
     def as_sources(self) -> tuple[ReleaseCost, ...]:
-        """Return the classifier's cost, which everything measured or made with it includes."""
+        """Return the cost, for certificates of everything made with the classifier."""
         return self._certificate.as_sources()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the classifier to a JSON file, whole or not at all, with its certificate.
-
-        It holds the release alone. Thresholds and priors are not saved.
-        """
+        """Write JSON with certificate, whole or not at all, without threshold and prior."""
         form = _SavedPrototypes(
             format=FORM,
             labels=list(self._given),
@@ -432,11 +379,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, encoder: Embeddings | None = None) -> Self:
-        """Read a classifier that :meth:`save` wrote. Its labels are strings.
-
-        Args:
-            path: The JSON file.
-            encoder: The encoder that it was fitted with. The default encoder may be left out.
+        """Read a classifier that :meth:`save` wrote, with string labels, and its ``encoder`` unless it was the default.
 
         Raises:
             InvalidParameter: The file holds no classifier, or one of another encoder.
@@ -485,7 +428,7 @@ class _SavedPrototypes(FileForm):
 
 
 class _Fitting:
-    """One release of noisy sums over private records."""
+    """One noisy release."""
 
     def __init__(self, promise: Promise, records: Population, labels: tuple[str, ...], encoder: Embeddings) -> None:
         self._promise, self._records, self._labels, self._encoder = promise, records, labels, encoder
@@ -497,11 +440,11 @@ class _Fitting:
         return components_for(self._users, len(self._labels), self._event.noise_multiplier)
 
     def release(self, projection: Projection, notes: Sequence[str]) -> tuple[Projection, NoisySums, PrivacyCertificate]:
-        """Release the sums. The projection is that of the ledger, if the ledger keeps the release."""
+        """Release the sums, with the projection that the ledger keeps, if any."""
         mechanism, name = VectorSum(self._event, NORM), encoder_name(self._encoder)
 
         def draw(rng: Randomness) -> dict[str, Any]:
-            # The exact sums stay in no frame.
+            # No frame keeps the exact sums.
             noisy = run_redacted(lambda: mechanism.release(self._total(projection), rng=rng), PrivateArgs(), DRAWING)
             return {"projection": projection.to_dict(), "sums": _written(noisy)}
 
@@ -532,7 +475,7 @@ class _Fitting:
 
 
 def _class_sums(records: PrivateRecords, labels: Sequence[str], encoder: Embeddings, projection: Projection) -> Whole:
-    """Sum of the users' vectors: per user one row per label, clipped together to the norm."""
+    """Sum users' rows per label, clipped together to the norm."""
     place = {label: index for index, label in enumerate(labels)}
     names = [name for group in records.users() for name in group]
     texts = [records.get(name)["text"] for name in names]

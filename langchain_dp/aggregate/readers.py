@@ -1,4 +1,4 @@
-"""Readers choose one of a question's public choices for a private text. Each text is read alone."""
+"""Readers choose one public choice for each private text, alone."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from langchain_dp.records import encodable
 
 MOST_CHOICES = 500
 NO_ANSWER = "no answer"
-"""The choice of texts that the reader failed on, or answered with none of the choices."""
+"""The choice without a clear answer."""
 _CONTENT_FREE = ("N/A", "", "[MASK]")
 _MOST_CHARS = 20_000
 _AT_ONCE = 64
 _TEXTS_AT_ONCE = 1_000
 
 Choices = list[int | None]
-"""For each text the index of a choice, or None."""
+"""Index per text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Question:
 
     Args:
         name: Short name, the heading of its table.
-        choices: The answers, 2 to 500: names, or names with descriptions.
-        text: The question in words, for a model. "Which {name} fits this text best?" by default.
-        below: Finer choices below a choice, asked where that choice leads: a mapping, or a function from the name of a
-            choice to its finer choices. The function gets released names alone, and may ask any model.
+        choices: 2 to 500 names, with or without descriptions.
+        text: Wording for a model. "Which {name} fits this text best?" by default.
+        below: Finer choices below leading ones: a mapping, or a function from a choice's name. The function gets
+            released names alone, and may call any model.
 
     Raises:
-        InvalidParameter: The choices are too few or too many, or one stands there twice.
+        InvalidParameter: The choices are too few, too many or repeated.
 
     Examples:
         >>> Question("mood", ["calm", "angry"], text="Is the customer calm or angry?").described
@@ -82,16 +82,16 @@ class Question:
 
     @property
     def described(self) -> dict[str, str]:
-        """Each choice with its description."""
+        """Choices with descriptions."""
         return dict(self.choices) if isinstance(self.choices, Mapping) else dict.fromkeys(self.choices, "")
 
     def finer(self, choice: str) -> Question | None:
-        """The question below a choice, or None."""
+        """Return the question below a choice, or None."""
         listed = self.below(choice) if callable(self.below) else (self.below or {}).get(choice)
         return None if listed is None else Question(f"{self.name}: {choice}", listed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, without the function of ``below``."""
+        """Return JSON values."""
         below = {name: list(finer) for name, finer in self.below.items()} if isinstance(self.below, Mapping) else None
         return {
             "name": self.name, "choices": self.described, "text": self.text,
@@ -99,7 +99,7 @@ class Question:
         }  # fmt: skip
 
     def instruction(self) -> str:
-        """The public part of the prompt."""
+        """Return the public prompt."""
         asked = self.text or f"Which {self.name} fits this text best?"
         listed = "\n".join(f"- {choice}" for choice in described(self.described))
         return f"{asked}\n{listed}\nAnswer with one of these only.\n\nText: "
@@ -121,36 +121,34 @@ def _checked_choices(name: str, choices: object) -> None:
 
 
 class Reader(Protocol):
-    """Chooses for private texts. A text that fails has None, and moves no other text's choice."""
+    """Chooses for each text alone, None after a failure."""
 
     name: str
     notes: list[str]
 
     def probe(self, questions: Sequence[Question]) -> None:
-        """Check with public texts that the model answers, or raise ModelUnavailable."""
+        """Check with public texts, or raise ModelUnavailable."""
 
     def choose(
         self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
     ) -> list[Choices]:
-        """Return the choices of every text, one list per question. ``advance`` gets numbers of finished answers."""
+        """Return one list per question. ``advance`` counts answers."""
         ...
 
 
 class EncoderReader:
-    """Chooses the nearest description by a public encoder. Ties go to the earlier choice."""
+    """Chooses the nearest description, the first of equals."""
 
     def __init__(self, encoder: Embeddings | None, trusted: bool) -> None:
         self._encoder = CheckedEncoder(encoder, trusted=trusted)
         self.name, self.notes = self._encoder.name, self._encoder.notes
 
     def probe(self, questions: Sequence[Question]) -> None:
-        """Check the encoder."""
         self._encoder.probe()
 
     def choose(
         self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
     ) -> list[Choices]:
-        """Encode each text once, and compare it with the choices of every question."""
         tables = [self._encoder.public_vectors(described(question.described)) for question in questions]
         chosen: list[Choices] = [[] for _ in questions]
         for rows in self._encoder.private_vectors(texts):
@@ -162,7 +160,7 @@ class EncoderReader:
 
 
 class ModelReader:
-    """Asks a chat model, one isolated call per text and question."""
+    """Makes one isolated call per text and question."""
 
     def __init__(self, model: Runnable[Any, Any], trusted: bool) -> None:
         self._model = IsolatedModel(model, trust_opaque_model=trusted)
@@ -170,13 +168,11 @@ class ModelReader:
         self._given, self._trusted = model, trusted
 
     def probe(self, questions: Sequence[Question]) -> None:
-        """Ask a public question."""
         self._model.probe(f"{questions[0].instruction()}This is a test.")
 
     def choose(
         self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
     ) -> list[Choices]:
-        """Ask every question about each text."""
         shown = [beginning(text, _MOST_CHARS) for text in texts]
         return [self._ask(question, shown, advance) for question in questions]
 
@@ -193,7 +189,7 @@ class ModelReader:
 
 
 class EngineReader:
-    """Lets an engine score the choices, divided by their scores for texts without content (Zhao et al. 2021)."""
+    """Scores choices, over scores for empty texts (Zhao et al. 2021)."""
 
     def __init__(self, engine: LabelScorer) -> None:
         self._engine = engine
@@ -201,7 +197,6 @@ class EngineReader:
         self._budget = PromptBudget(engine)
 
     def probe(self, questions: Sequence[Question]) -> None:
-        """Score public texts."""
         for question in questions:
             self._baseline(question)
 
@@ -232,7 +227,6 @@ class EngineReader:
     def choose(
         self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
     ) -> list[Choices]:
-        """Score every question for each text."""
         secret = secrets.token_bytes(32)
         chosen: list[Choices] = []
         for question in questions:
@@ -253,7 +247,6 @@ def _best(scores: object, baseline: Floats) -> int | None:
 
 
 def reader_for(model: Any, encoder: Embeddings | None, *, trusted: bool) -> Reader:
-    """Return the reader of a model or encoder. The default encoder reads if both are None."""
     if model is not None and encoder is not None:
         raise InvalidParameter("Expected encoder= or model=, not both: one of them reads the records.")
     if isinstance(model, LabelScorer):

@@ -1,4 +1,4 @@
-"""One private release that a ledger keeps: charged once, drawn once, and returned again at no cost."""
+"""Releases that a ledger keeps: charged once, drawn once, returned again free."""
 
 from __future__ import annotations
 
@@ -33,33 +33,29 @@ from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, run_redacted
 
 Population = PrivateRecords | CheckedShards
-"""Private records in memory, or parts that workers read."""
 DRAWING = "while a release was drawn"
 SEEDED = "the noise comes from a seed, and anybody who knows the seed can remove it"
-"""Reason of a certificate of seeded noise."""
 
 
 @dataclasses.dataclass(repr=False, kw_only=True)
 class ReleaseJournal(RunJournal):
-    """Journal of one release: its value for JSON, and the first part of a release of two parts."""
+    """Value of a release, and its first part."""
 
     VERSION = 1
     value: Any = None
     first: Any = None
 
     def state(self) -> dict[str, Any]:
-        """The released values."""
         return {"value": self.value, **({} if self.first is None else {"first": self.first})}
 
     @classmethod
     def from_state(cls, fields: Mapping[str, Any], common: Mapping[str, Any]) -> Self:
-        """Read what :meth:`state` returned."""
         return cls(**common, value=fields["value"], first=fields.get("first"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Promise:
-    """The ledger of one release, the source of its noise, and the costs of released text among its inputs."""
+    """Ledger, noise source and input costs of one release."""
 
     ledger: PrivacyLedger
     budget: PrivacyBudget | None
@@ -77,7 +73,7 @@ class Promise:
         *public_inputs: Any,
         made_with: MadeWith,
     ) -> Self:
-        """Check the arguments that every private class takes, and open the ledger."""
+        """Check arguments, and open the ledger."""
         check_promise(budget, ledger, not_private_seed)
         costs = costs_of_inputs(*public_inputs, made_with=made_with, budget=budget, ledger=ledger)
         rng: Randomness = SystemRandomness()
@@ -86,13 +82,13 @@ class Promise:
         return cls(ledger_for(budget, ledger), budget, name, rng, costs)
 
     def share(self) -> PrivacyBudget:
-        """The budget of the release: that of its plan if it is reserved, else what can be reserved."""
+        """Return the reserved or affordable budget."""
         plan = self.ledger.plan(self.name)
         if plan is None:
             try:
                 return affordable(self.ledger, self.budget)
             except BudgetExceeded:
-                plan = self.ledger.plan(self.name)  # another process that started at the same time
+                plan = self.ledger.plan(self.name)  # of a concurrent process
                 if plan is None:
                     raise
         return PrivacyBudget(plan.epsilon, plan.delta, self.ledger.budget.neighbors)
@@ -108,12 +104,11 @@ class Promise:
         share: PrivacyBudget,
         again: bool = True,
     ) -> Any:
-        """Charge the event, draw a value for JSON, and keep it in the ledger, or return the value that is kept there.
+        """Charge the event, then draw and store a value, or return the stored value.
 
-        If the process ends, or the draw fails, between charge and keeping, the same call draws again for the same
-        charge. No caller has seen a value of the first draw. ``first`` draws a first part, which ``draw`` may show to
-        the caller's own code. It is kept first: that code sees one draw, however often the release is tried. ``again``
-        says whether a kept value may be returned. If settings cannot tell two releases apart, it may not.
+        After a failure in between, the same call draws again for the same charge: nobody saw the first draw. ``first``
+        is stored before ``draw``, which may show its value to the caller's own code. ``again``: settings identify the
+        release, so a stored value may be returned.
         """
         users = records.count_users() if count_is_public(share.neighbors) else None
         warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, users))
@@ -137,7 +132,7 @@ class Promise:
                 )
             check_settings(self.name, journal.settings, settings)
             if journal.value is None:
-                # An earlier attempt may have paid and then ended. It released nothing, so drawing again is free.
+                # An earlier attempt that was charged and ended released nothing, so drawing again is free.
                 if plan.remaining(event):
                     plan.spend(event, caller=self.name)
                 if first is not None and journal.first is None:
@@ -153,7 +148,7 @@ class Promise:
     def certificate(
         self, *, mechanism: str, model: str, parameters: Mapping[str, float | int | str], notes: Sequence[str] = ()
     ) -> PrivacyCertificate:
-        """Certificate of the release, with the costs of its inputs."""
+        """Include the costs of inputs."""
         plan = self.ledger.plan(self.name)
         assert plan is not None  # release_once reserved it
         found = plan.certificate(
@@ -168,7 +163,7 @@ class Promise:
 
 
 def digest_of(public: Any) -> tuple[str, bool]:
-    """Digest of chains and functions, and whether it tells them apart from all others."""
+    """Return a digest, and whether it is unambiguous."""
     text = dumps(public)
     digest = hashlib.sha256(re.sub(r" at 0x[0-9a-fA-F]+", "", text).encode()).hexdigest()
     unknown = re.findall(r'"not_implemented", "id": \[([^]]*)\]', text)
@@ -190,13 +185,12 @@ def _digest_of(records: Population, key: bytes) -> str:
 
 
 def labelled_population(examples: PrivateArgs, labels: Sequence[str]) -> Population:
-    """As :func:`labelled_records`, also of parts."""
     [given] = examples.values
     return given.labelled(labels) if isinstance(given, RecordShards) else labelled_records(examples, labels)
 
 
 def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRecords:
-    """Private records of known labels, at least one."""
+    """Return one or more labelled records."""
     [given] = examples.values
     records = PrivateRecords(given)
     check_records(records, labels, ["text"], protects_users=True)
@@ -206,7 +200,7 @@ def labelled_records(examples: PrivateArgs, labels: Sequence[str]) -> PrivateRec
 
 
 def check_encoded(examples: PrivateArgs, encoded: bool) -> None:
-    """Raise InvalidParameter for parts that a language model would read: its operator would be asked by each worker."""
+    """Refuse shards for a model, whose operator each worker would query."""
     if isinstance(examples.values[0], RecordShards) and not encoded:
         raise InvalidParameter(
             "Expected an encoder to read RecordShards, not a model. Leave model= out, or give a sample of the records."

@@ -1,4 +1,4 @@
-"""Surveys of private conversations: noisy tables of typed questions, released once."""
+"""Noisy tables of typed questions to private conversations."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
 FORM = "langchain_dp survey 1"
 _MOST_QUESTIONS = 50
-_LEAST_LEAD = 3.0  # standard deviations of noise above zero, for a choice to be asked about further
+_LEAST_LEAD = 3.0  # standard deviations of noise above zero, for finer questions
 _WIDE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """One cell of a table.
+    """One cell of a table, in shares of all conversations.
 
     Args:
-        share: Estimated share of the conversations, between 0 and 1.
+        share: Estimate.
         low: Lower end of its error bar.
-        high: Upper end of its error bar.
+        high: Upper end.
     """
 
     share: float
@@ -64,12 +64,12 @@ class Share:
 
 @dataclasses.dataclass(frozen=True)
 class SurveyTable:
-    """The answers to one question.
+    """Answers to one question.
 
     Args:
-        question: Name of the question.
-        shares: Choice to share, in the order of the question. "no answer" is last.
-        below: Tables of finer choices, by the choice that they divide. Their shares are of all conversations.
+        question: Its name.
+        shares: Choice to share, "no answer" last.
+        below: Tables of finer choices, as shares of all conversations.
     """
 
     question: str
@@ -77,7 +77,7 @@ class SurveyTable:
     below: Mapping[str, SurveyTable] = dataclasses.field(default_factory=dict)
 
     def leading(self) -> list[tuple[str, Share]]:
-        """Choices and shares, the largest first, "no answer" last."""
+        """Return the largest shares first, "no answer" last."""
         return sorted(self.shares.items(), key=lambda item: (item[0] == NO_ANSWER, -item[1].share))
 
 
@@ -87,7 +87,7 @@ class Survey(InNotebooks):
 
     Args:
         tables: One table per question.
-        records: Number of users, or of conversations without ``user_key``, where it is public. Else None.
+        records: Number of users or conversations, None if private.
         unit: "conversations" or "users".
         certificate: The promise.
 
@@ -103,14 +103,13 @@ class Survey(InNotebooks):
     certificate: PrivacyCertificate
 
     def __getitem__(self, question: str) -> SurveyTable:
-        """Return the table of a question by its name."""
         for table in self.tables:
             if table.question == question:
                 return table
         raise KeyError(f"No question {question!r}. There are {[table.question for table in self.tables]}.")
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return one row per cell with question, choice, share, low and high, e.g. for a DataFrame."""
+        """Return one row per cell, for a DataFrame."""
         tables = [one for table in self.tables for one in (table, *table.below.values())]
         return [
             {"question": table.question, "choice": choice, **dataclasses.asdict(share)}
@@ -119,7 +118,7 @@ class Survey(InNotebooks):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return JSON values."""
         return {
             "format": FORM,
             "tables": [dataclasses.asdict(table) for table in self.tables],
@@ -129,23 +128,18 @@ class Survey(InNotebooks):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the survey to a JSON file, whole or not at all."""
+        """Write JSON, whole or not at all."""
         write_whole(Path(path), json.dumps(self.to_dict(), allow_nan=False, indent=1))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a survey that :meth:`save` wrote. InvalidParameter: The file holds no survey."""
+        """Read a survey that :meth:`save` wrote, or raise InvalidParameter."""
         form = _SavedSurvey.load(Path(path), FORM)
         tables = tuple(table.table() for table in form.tables)
         return cls(tables, form.records, form.unit, PrivacyCertificate.from_dict(form.certificate))
 
     def to_html(self, path: str | os.PathLike[str], *, title: str = "Survey") -> None:
-        """Write one HTML page with plots, the promise, and how to read it. It needs no script and no network.
-
-        Args:
-            path: File to write.
-            title: Heading of the page.
-        """
+        """Write one HTML page with plots and the promise, without scripts or network."""
         import jinja2
 
         writer = jinja2.Environment(
@@ -153,7 +147,7 @@ class Survey(InNotebooks):
         )
         writer.filters |= {"percent": "{:.1%}".format, "whole": "{:,}".format}
         template = files(__package__).joinpath("survey_page.html.j2").read_text(encoding="utf-8")
-        # Somebody who knows all records but one tells two equally likely values of it apart this often, of 100 times.
+        # Right guesses of 100 by an attacker who knows all other records and two equally likely values of this one.
         guesses = round(100 / (1 + math.exp(-self.certificate.epsilon)))
         page = writer.from_string(template)
         text = page.render(survey=self, title=title, certificate=self.certificate, guesses=guesses)
@@ -201,9 +195,9 @@ class SurveyPlan(InNotebooks):
     Args:
         records: Number of conversations, or of users.
         budget: The promise.
-        votes: Tables that one record is counted in, finer ones included.
-        deviation: Standard deviation of the noise of one count, in records.
-        half_width: Half the width of an error bar, as a share of all records.
+        votes: Tables that count one record, finer ones included.
+        deviation: Standard deviation of one count, in records.
+        half_width: Half an error bar, as a share of all records.
     """
 
     records: int
@@ -213,7 +207,7 @@ class SurveyPlan(InNotebooks):
     half_width: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return JSON values."""
         return {**vars(self), "budget": self.budget.to_dict()}
 
     def __str__(self) -> str:
@@ -230,24 +224,23 @@ class SurveyPlan(InNotebooks):
 class DPSurvey:
     """Asks typed questions of private conversations and releases noisy tables of the answers.
 
-    Each conversation is read alone, by a model in an isolated call or by a public encoder. A failed or unclear answer
-    counts as "no answer". The answers are added up, and noise is drawn once for all tables. No quote, no example and no
-    extreme value is released.
+    A model in isolated calls, or a public encoder, reads each conversation alone. A failed or unclear answer counts as
+    "no answer". No quote, example or extreme value is released.
 
     Args:
         questions: The questions, 1 to 50.
         model: Chat model or engine that answers. Its operator sees the conversations.
-        encoder: Public encoder that chooses the nearest description instead.
-            :class:`~langchain_dp.aggregate.StaticEncoder` by default. It suits topics, not moods.
-        leaders: Most choices of a question that its finer questions are asked below.
-        trust_opaque_model: Accept a model or encoder of your own, at your word that it keeps no texts.
+        encoder: Public encoder that chooses the nearest description instead, by default
+            :class:`~langchain_dp.aggregate.StaticEncoder`. It suits topics, not moods.
+        leaders: Most choices of a question that get finer questions.
+        trust_opaque_model: Accept your own model or encoder, on your word that it keeps no text.
 
     Formal guarantee:
-        The survey is (epsilon, delta)-differentially private in the conversations, with the budget's neighbors: in all
-        conversations of one user, where there is a ``user_key``. A record has one vote per question. A user's
-        conversations share that user's vote equally. Replacing a record moves at most two cells per question by one, so
-        the stacked tables move by at most sqrt(2 votes). Finer questions follow from released counts, and their votes
-        are part of the one Gaussian release that is charged. Shares, bars and leaders are post-processing.
+        (epsilon, delta)-DP in the conversations, with the budget's neighbors: in all conversations of a user if there
+        is a ``user_key``. A record has one vote per question, and a user's conversations share one vote equally.
+        Replacing a record moves at most two cells per question by one, so the tables move by at most sqrt(2 votes).
+        Finer questions follow from released counts, and the charged release includes their votes. Shares, bars and
+        leaders are post-processing.
 
     References:
         Dwork and Roth 2014, Appendix A (Gaussian mechanism). Canonne, Kamath and Steinke 2020 (discrete noise).
@@ -288,13 +281,9 @@ class DPSurvey:
         return VoteCounts.of(budget, votes=len(self.questions) + len(self._refined))
 
     def plan(self, records_count: int, *, budget: PrivacyBudget) -> SurveyPlan:
-        """Forecast the error bars. Spends nothing.
+        """Forecast the error bars for a number of records. Spends nothing.
 
-        The noise includes finer questions. Their cells, which are not known yet, widen all bars a little more.
-
-        Args:
-            records_count: Number of conversations, or of users where each may have several.
-            budget: The promise.
+        Cells of finer questions, not known yet, widen all bars a little more.
         """
         validate.integer("records_count", records_count, at_least=1)
         counts, cells = self._counts(budget), sum(len(question.described) + 1 for question in self.questions)
@@ -316,29 +305,11 @@ class DPSurvey:
         made_with: MadeWith = None,
         not_private_seed: int | None = None,
     ) -> Survey:
-        """Ask the questions and release the tables.
+        """Release the tables. A ledger in a file returns them again, and an interrupted survey resumes, free.
 
-        A ledger in a file keeps the release: the same survey of the same conversations under the same name costs
-        nothing. A survey that was interrupted goes on at no further cost.
-
-        Args:
-            conversations: As in :func:`~langchain_dp.aggregate.conversations`: texts, lists of messages, states of
-                LangGraph, runs of LangSmith, a DataFrame, a file. For an encoder also
-                :class:`~langchain_dp.RecordShards`, if they are too many for memory.
-            budget: The promise. Alone: a ledger in memory. With ``ledger``: the share of it to reserve.
-            ledger: Ledger to charge, or a path.
-            name: Name of the release in the ledger.
-            text_key: Column of the text, or of the messages.
-            user_key: Name of the user's id, in the row or its metadata. One user then has one vote per question.
-            records_per_user: Most conversations of one user that are read, the oldest first.
-            made_with: Certificates of released text among the questions, where the text does not carry its cost.
-            not_private_seed: Reproducible noise. The certificate says that the result is not private.
-
-        Raises:
-            InvalidParameter: A conversation has no text, or an argument is out of bounds.
-            BudgetExceeded: The ledger has no room for the release.
-            ModelUnavailable: The model failed on public texts.
-            PlanError: The ledger keeps a release of other conversations or questions under this name.
+        ``conversations``, ``text_key``, ``user_key`` and ``records_per_user`` are as in
+        :func:`~langchain_dp.aggregate.conversations`. An encoder also reads :class:`~langchain_dp.RecordShards`. Other
+        arguments and errors are as in :meth:`DPPrototypeClassifier.fit`.
         """
         keys = {"text_key": text_key, "user_key": user_key, "records_per_user": records_per_user}
         read = functools.partial(read_conversations, **keys)  # type: ignore[arg-type]
@@ -387,7 +358,7 @@ class DPSurvey:
 
     @hold_arguments("conversations")
     async def arun(self, conversations: Examples | RecordShards, **arguments: Any) -> Survey:
-        """Async twin of :meth:`run`, in a worker thread."""
+        """Run :meth:`run` in a thread."""
         held = PrivateArgs.of(conversations)
         return await run_in_executor(None, lambda: self.run(held, **arguments))  # type: ignore[arg-type]
 
@@ -418,12 +389,11 @@ class DPSurvey:
         ]
 
     def _step(self, step: Callable[..., Whole], answers: Any, **more: Any) -> Callable[[PrivateRecords], Whole]:
-        """A step over records that can be sent to workers."""
         questions = [dataclasses.replace(question, below=None) for question in self.questions]
         return functools.partial(step, reader=self._reader, questions=questions, answers=answers, **more)
 
     def _finer(self, question: Question, noisy: Sequence[float], deviation: float) -> dict[int, Question]:
-        """Questions below the leading choices, by the place of the choice. It sees released counts alone."""
+        """Return finer questions by leading choice, from released counts alone."""
         if not question.below:
             return {}
         names = list(question.described)
@@ -450,7 +420,7 @@ def _population(conversations: PrivateArgs, read: Callable[[Any], PrivateRecords
 def _question_totals(
     records: PrivateRecords, *, reader: Reader, questions: Sequence[Question], answers: PrivateArgs | None
 ) -> Whole:
-    """Exact counts of all questions. The answers are kept in ``answers``, and progress is shown, where there is one."""
+    """With ``answers``, fill it and show progress."""
     texts, sizes = _texts(records)
     hidden = True if answers is None else None
     with tqdm(total=len(texts) * len(questions), unit="answer", desc="survey", disable=hidden, delay=2) as bar:
@@ -469,7 +439,7 @@ def _finer_totals(
     answers: Sequence[Choices],
     finer: Sequence[Mapping[int, Question]],
 ) -> Whole:
-    """Exact counts below each leading choice. A text is asked below its own choice alone, so it has one vote."""
+    """Count below leading choices, one vote per text."""
     texts, sizes = _texts(records)
     chosen = answers or reader.choose(questions, texts, _unshown)
     totals = []
@@ -495,7 +465,7 @@ def _texts(records: PrivateRecords) -> tuple[list[str], list[int]]:
 
 
 def _unshown(answers: int) -> None:
-    """Show no progress: how many texts chose a leading choice is private."""
+    """Show no progress, because a leading choice's number of texts is private."""
 
 
 def _cells(question: Question, noisy: Sequence[float]) -> dict[str, Any]:
@@ -503,7 +473,7 @@ def _cells(question: Question, noisy: Sequence[float]) -> dict[str, Any]:
 
 
 def _total(sizes: Sequence[int], choices: Sequence[int | None], cells: int) -> Whole:
-    """Sum over users of the mean of their votes, in grid steps, rounded down: a user's cells add up to one vote."""
+    """Sum users' mean votes in grid steps, rounded down."""
     places = np.array([cells - 1 if choice is None else choice for choice in choices], dtype=np.int64)
     if max(sizes, default=1) == 1:
         return VOTE * np.bincount(places, minlength=cells).astype(np.int64)
@@ -515,11 +485,11 @@ def _total(sizes: Sequence[int], choices: Sequence[int | None], cells: int) -> W
 
 
 def _tables(value: Sequence[Mapping[str, Any]], deviation: float, users: int | None) -> tuple[SurveyTable, ...]:
-    """Tables of released counts. Bars of all cells hold together."""
+    """Return tables with bars that all hold together."""
     below = [finer for table in value for finer in table["below"]]
     width = half_width(deviation, sum(len(table["counts"]) for table in [*value, *below]))
     total, spread = float(users or 0), 0.0
-    if users is None:  # every table adds up to the number of records, which is known by noisy counts alone
+    if users is None:  # estimate it: every table adds up to the number of records
         counts = [count for table in value for count in table["counts"]]
         total, spread = max(sum(counts) / len(value), 1.0), width * len(counts) ** 0.5 / len(value)
 

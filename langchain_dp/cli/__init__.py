@@ -1,4 +1,4 @@
-"""Command line ``langchain-dp``. Each command has a file of its name."""
+"""Command line ``langchain-dp``, one file per command."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ COMMANDS: tuple[type[Options], ...] = (
     audit.Audit,
     doctor.Doctor,
 )
-"""In the order of the help."""
+"""In the help's order."""
 
 COMPLETE = "_LANGCHAIN_DP_COMPLETE"
-"""The environment variable by which typer's scripts for shells ask for completions."""
 
 _NOTES = """\
 Every command has --help with its own examples. Results go to stdout; notes, errors and, on a terminal only, progress
@@ -51,14 +50,14 @@ to stderr. --json: one JSON object on stdout (of sanitize on stderr where the sa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns the exit code."""
+    """Run, and return the exit code."""
     _open_streams()
     options = parse(arguments)
     for said in (
         WeakPromiseWarning,
         BudgetLowWarning,
         NoTextKeptWarning,
-    ):  # what a command shows, plan or certificate, says it
+    ):  # plans and certificates show them
         warnings.simplefilter("ignore", said)
     in_lines, warnings.formatwarning = (
         warnings.formatwarning,
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         code = options.run()
-        sys.stdout.flush()  # here, where it is known what to say of a reader that is gone
+        sys.stdout.flush()  # a closed pipe is handled here
         return code
     except WrongArguments as error:
         note(f"{options.in_options(str(error))} See {PROGRAM} {options.path} --help.")
@@ -81,10 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """Return the command that the arguments name, with its options.
-
-    It exits with 0 after a help text, 1 if nobody can read it, 2 for wrong arguments, and 130 if interrupted.
-    """
+    """Return the command with its options, or exit."""
     if COMPLETE in os.environ:
         os.environ["COLUMNS"] = "999"  # or rich wraps the lines that a shell reads
     try:
@@ -104,7 +100,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 
 def _open_streams() -> None:
-    """Replace closed standard streams, where Python has None, by ones that lead nowhere."""
+    """Replace closed standard streams."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open until the end
@@ -112,7 +108,6 @@ def _open_streams() -> None:
 
 @functools.cache
 def program() -> TyperGroup:
-    """All commands."""
     names = {"help_option_names": ["-h", "--help"], "allow_extra_args": True}
     settings: dict[str, Any] = {"cls": Group, "context_settings": names, "pretty_exceptions_enable": False}
     settings["rich_markup_mode"] = None
@@ -138,4 +133,4 @@ def _version(asked: bool) -> None:
 def _whole(
     version: bool = typer.Option(False, "--version", callback=_version, help="print the version, and stop"),
 ) -> None:
-    """Takes what stands before a command."""
+    """Take options before a command."""

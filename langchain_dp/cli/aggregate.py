@@ -1,4 +1,4 @@
-"""``langchain-dp fit`` and ``langchain-dp name``: private prototypes and names of labels, as files."""
+"""``langchain-dp fit`` and ``langchain-dp name``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class ChargedOptions(SpendingOptions):
     )
 
     def own_account(self) -> DataLedger:
-        """The ledger of the private rows."""
         return self.account(self.data, self.out)
 
 
@@ -38,7 +37,6 @@ class ReleaseOptions(ChargedOptions, FileOptions, LabelOptions):
     """One release over labelled rows."""
 
     def records(self) -> tuple[PrivateRecords, list[str]]:
-        """The private rows with their labels."""
         from langchain_dp.records import PrivateRecords
 
         rows = self.read(self.data)
@@ -64,9 +62,8 @@ class FitPrototypes(ReleaseOptions):
   langchain-dp fit --data tickets.jsonl --epsilon 1 --out classifier.json --plan
 """
     notes = """\
-The file holds the prototypes of the labels and their certificate, and may be shown to anybody:
-DPPrototypeClassifier.load(FILE) answers any number of queries. The ledger of --data keeps the release: the same command
-writes the same file again at no cost.
+The file holds the prototypes and their certificate, and may be shown to anybody:
+DPPrototypeClassifier.load(FILE) answers any number of queries. The same command writes the same file again at no cost.
 --json: {"labels", "certificate", "left"}, with {"accuracy"} under --test; the plan under --plan.
 """
     name: str = promised("prototypes", help="name of the release in the ledger")
@@ -74,7 +71,6 @@ writes the same file again at no cost.
     plan: bool = Option(False, "--plan", help="forecast the accuracy, and stop: nothing is spent")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.aggregate import DPPrototypeClassifier
 
         check_out(self.out, lambda path: DPPrototypeClassifier.load(path), "a saved classifier")
@@ -115,15 +111,14 @@ class NameLabels(ReleaseOptions):
   langchain-dp name --data tickets.jsonl --epsilon 0.5 --budget 3 --out names.json --words topics.txt
 """
     notes = """\
-Without --words, the names come from some 200 topics of tickets, mail, news, medicine, law and finance. A file of
---words holds a name per line, or "name: description". It must be public.
+Without --words, the names come from some 200 topics of tickets, mail, news, medicine, law and finance. --words holds
+"name" or "name: description" per line, and must be public.
 --json: the contents of the file, {"names", "descriptions", "margin", "certificate"}, and {"left"}.
 """
     name: str = promised("label-names", help="name of the release in the ledger")
     words: Path | None = Option(None, help="public names to choose from, one a line")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp._util.whole_files import write_whole
         from langchain_dp.aggregate import DPLabelNamer
         from langchain_dp.aggregate.names import LabelNames
@@ -147,7 +142,7 @@ Without --words, the names come from some 200 topics of tickets, mail, news, med
 
 
 def _words(path: Path) -> dict[str, str]:
-    """Names of a file, with the text after a colon as their description."""
+    """Read names, with descriptions after colons."""
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     pairs = [line.partition(":")[::2] for line in lines]
     names = [name.strip() for name, _ in pairs]

@@ -1,4 +1,4 @@
-"""``langchain-dp audit``: the report of a ledger as one page, for an auditor."""
+"""``langchain-dp audit``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ class Audit(JsonOptions):
   langchain-dp audit --ledger privacy.ledger --json
 """
     notes = """\
-The ledger, in epsilon or in eta, is read and not changed. The page makes no request and holds no text of
-any record. --attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}.
+The ledger is not changed. The page makes no request and holds no text of any record.
+--attacks: a JSON list of {"name", "rate", "low", "high", "baseline", "n", "settings"}.
 --pseudonyms: a JSON list of PseudonymReport.to_dict(), one per conversation.
---json: what the page shows, {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans", "curve",
+--json: the contents of the page, {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans", "curve",
 "limits", "attacks", "pseudonyms", ...}; budget, reserved, spent and left by name as in ledger --json.
-For the state of a ledger on a terminal: langchain-dp ledger
 """
     ledger: str = Option(metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
     out: Path | None = Option(None, help="HTML file to write (required without --json)")
@@ -43,7 +42,6 @@ For the state of a ledger on a terminal: langchain-dp ledger
     pseudonyms: Path | None = Option(None, help="JSON of reports of pseudonyms to show beside it")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.audit.report import report
         from langchain_dp.audit.report.page import page
         from langchain_dp.audit.report.results import read_attacks, read_pseudonyms
@@ -68,7 +66,7 @@ For the state of a ledger on a terminal: langchain-dp ledger
 
 
 def _check_out(out: Path) -> None:
-    """Nothing but an earlier report may be replaced."""
+    """Refuse to replace other files."""
     from langchain_dp.audit.report.page import is_page
 
     check_folder(out, "--out")

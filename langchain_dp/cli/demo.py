@@ -1,4 +1,4 @@
-"""``langchain-dp demo``: the cost of privacy, shown with a model that runs on this machine."""
+"""``langchain-dp demo``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 _PICTURES = (".png", ".svg", ".pdf")
 
 _QUESTIONS, _SHOTS, _SUBSETS = 20, 2, 10
-"""Two examples a subset: with four, an answer takes twice as long on one core."""
+"""Four shots would take twice as long."""
 
 _SECONDS = 75.0
-"""Seconds after which no further query starts. The rest takes some ten seconds, also on a slow machine."""
+"""No query starts later."""
 
 _DRAWS = 10_000
 
@@ -55,7 +55,7 @@ What votes would cost: langchain-dp plan icl --help\
 
 
 class Demo(JsonOptions, ModelOptions, DeltaOptions):
-    """Shows it."""
+    """Shows the cost of privacy."""
 
     path = "demo"
     what = "Show what privacy costs, on this machine."
@@ -66,7 +66,7 @@ class Demo(JsonOptions, ModelOptions, DeltaOptions):
 """
     notes = """\
 The samples come with the package. First: names for codes and private prototypes, in seconds, without a language
-model. Then: votes, noise and answers, query by query, in less than two minutes.
+model. Then: votes, noise and answers, in less than two minutes.
 --json: {"rows": [{"method", "epsilon", "accuracy", "n", ...}]}, one row per method. Without a promise
 epsilon is null.
 """
@@ -76,11 +76,9 @@ epsilon is null.
 
     @property
     def epsilons(self) -> list[float]:
-        """The budgets, the strictest first."""
         return sorted(self.epsilon or (1.0, 3.0, 8.0))
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         began = time.monotonic()
         if not self.json:
             if self.picture.suffix.lower() not in _PICTURES:
@@ -97,14 +95,12 @@ epsilon is null.
         return DONE
 
     def _has_model(self) -> bool:
-        """Return whether llama.cpp is there for the second part. Says how to get it where it is not."""
         there = importlib.util.find_spec("llama_cpp") is not None
         if not there and not self.json:
             print("The second part, votes of a language model on this machine: pip install 'langchain-dp[local]'")
         return there
 
     def _votes(self, began: float) -> list[Score]:
-        """Load the model, and show its votes."""
         from langchain_dp import sample
 
         train, test = sample.load()
@@ -116,7 +112,6 @@ epsilon is null.
     def _ask(
         self, train: list[dict[str, Any]], test: list[dict[str, Any]], engine: LlamaCppEnsemble, began: float
     ) -> list[Score]:
-        """Ask questions one by one until the time is over. Then say what another epsilon means."""
         from langchain_dp import sample
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.icl import DPICLClassifier
@@ -171,7 +166,6 @@ epsilon is null.
         return scores
 
     def _save(self, scores: Sequence[Score]) -> None:
-        """Save accuracy against epsilon as an image."""
         alone, *private, vote = scores
         others = [
             (alone, "zero-shot", "#999999", ":"),
@@ -194,7 +188,7 @@ def _table(scores: Sequence[Score]) -> str:
 
 @contextlib.contextmanager
 def _watching(engine: Any) -> Iterator[collections.Counter[int]]:
-    """Count the votes that an engine casts. Only a demonstration on invented rows may look at them."""
+    """Count an engine's votes, which only a demonstration on invented rows may see."""
     votes: collections.Counter[int] = collections.Counter()
     ask = engine.score_labels
 
@@ -211,7 +205,6 @@ def _watching(engine: Any) -> Iterator[collections.Counter[int]]:
 
 
 def _kept(counts: Sequence[Sequence[int]], truths: Sequence[int], sigma: float) -> float:
-    """Return the share of right answers under noise of a scale, in the mean over many draws."""
     import numpy as np
 
     noise = np.random.default_rng().normal(scale=sigma or 1e-9, size=(_DRAWS, len(counts), len(counts[0])))

@@ -1,4 +1,4 @@
-"""The first part of ``langchain-dp demo``: names and prototypes, without a language model, in seconds."""
+"""``langchain-dp demo`` without a language model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langchain_dp.errors import WeakPromiseWarning
 HELD_OUT = 160
 SHOWN = 6
 REPEATS = 5
-"""Releases per epsilon: one alone varies with its noise."""
+"""Releases per epsilon."""
 _ALMOST_NO_NOISE = 50.0
 NAMING_EPSILON = 1.0
 
@@ -37,12 +37,7 @@ NOTE = """\
 
 
 def show_prototypes(epsilons: Sequence[float], picture: Path | None) -> list[Score]:
-    """Name the queues of the tickets, classify held-out messages, and return the scores.
-
-    Args:
-        epsilons: Budgets of the classifiers.
-        picture: Where to draw them. None prints and draws nothing.
-    """
+    """Return scores of both steps. ``picture=None`` prints nothing."""
     from langchain_dp import DPLabelNamer, DPPrototypeClassifier, PrivacyBudget, sample
     from langchain_dp.aggregate import public_topics
 

@@ -1,4 +1,4 @@
-"""``langchain-dp doctor``: versions, extras, models and a ledger of this installation, for bug reports."""
+"""``langchain-dp doctor``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("langchain-core", "langchain", "langchain-openai", "dp-accounting", 
 
 
 class Doctor(JsonOptions):
-    """Looks at the installation."""
+    """Inspects the installation."""
 
     path = "doctor"
     what = "Show versions and a ledger's health, for bug reports."
@@ -34,7 +34,6 @@ Nothing private is shown: no path, no name of a plan, no record. It ends with 1 
     ledger: str | None = ledger_at(help="ledger to open and verify, a file or a postgresql:// URL")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         extras = {extra: sorted(missing) for extra, missing in _missing_by_extra().items()}
         found: dict[str, Any] = {
             "versions": dict(_versions()),
@@ -73,7 +72,6 @@ def _version(package: str) -> str | None:
 
 
 def _missing_by_extra() -> dict[str, set[str]]:
-    """Packages that are not installed, by extra. The extras for development are left out."""
     from packaging.requirements import Requirement
 
     distribution = metadata.distribution("langchain-dp")
@@ -93,7 +91,7 @@ def _remedy(extra: str, missing: list[str]) -> str:
 
 
 def _ledger(place: str) -> str:
-    """``sound``, or why the ledger cannot be used."""
+    """Return ``sound``, or the problem."""
     from langchain_dp.audit.report.opening import open_ledger
 
     try:

@@ -1,4 +1,4 @@
-"""Files of private lines, read and written in batches."""
+"""Files of private lines, in batches."""
 
 from __future__ import annotations
 
@@ -18,40 +18,37 @@ from langchain_dp.errors import InvalidParameter
 Format = Literal["text", "jsonl"]
 
 SUFFIXES = (".txt", ".md", ".jsonl")
-"""Files of a folder that are read. The others are left alone, and named."""
+"""Files read in folders."""
 
 _TABLES = (".csv", ".tsv", ".xlsx", ".parquet")
 
 _AS_LINES = ", or give --format text to take its lines as they are"
 
 LINES = 256
-"""Lines of one batch at most: they are charged and drawn together."""
+"""Most lines of a batch, charged and drawn together."""
 
 CHARACTERS = 1 << 20
-"""Characters after which a batch is full however few its lines are."""
 
 STDIN = "standard input"
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One file to read and one to write. None: standard input, standard output."""
+    """Files to read and write. None: standard streams."""
 
     source: Path | None
     target: Path | None
     format: Format
     guessed: bool = False
-    """Whether the format was guessed from the name, without an option."""
 
     @property
     def name(self) -> str:
-        """For messages."""
         return STDIN if self.source is None else str(self.source)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
-    """Fields of a JSON row: sanitized ones, those that pass in clear, and the user."""
+    """Sanitized fields, fields in clear, and the user."""
 
     sanitize: Sequence[str] = ("text",)
     keep: Sequence[str] = ()
@@ -60,15 +57,7 @@ class Fields:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Line:
-    """Contents of one line. Private.
-
-    Args:
-        number: Its place in the file, from 1.
-        texts: What is to be sanitized, as one release.
-        user: Whose it is, or None.
-        row: What is written of a JSON row, with None where a released text goes. None: the line is a text.
-        places: Fields of ``row`` that the released texts go to, in order.
-    """
+    """One private line. ``texts`` are one release, written to ``places`` of ``row``, if any."""
 
     number: int
     texts: tuple[str, ...]
@@ -80,14 +69,13 @@ class Line:
         return "Line(<private>)"
 
     def written(self, released: Sequence[str]) -> bytes:
-        """The line to write."""
         if self.row is None:
             return released[0].replace("\n", " ").encode("utf-8", "replace") + b"\n"
         return json.dumps(self.row | dict(zip(self.places, released, strict=True))).encode() + b"\n"
 
 
 def find(source: Path | None, target: Path | None, form: Format | None, *, overwrite: bool) -> list[Job]:
-    """Every file to read with the file to write, in the order of their names. Refused before anything is paid for."""
+    """Pair files to read and write, or refuse before any charge."""
     if source is not None and source.is_dir():
         if target is None:
             raise WrongArguments(f"Expected --out to name a folder, as --in {source} does.")
@@ -128,7 +116,7 @@ def _in_folder(source: Path, target: Path, form: Format | None) -> list[Job]:
 
 
 def skipped(source: Path | None) -> list[tuple[Path, str]]:
-    """Return files of a folder that are not read, by name, with the reason. Empty for a single file."""
+    """Return unread files of a folder, with reasons."""
     if source is None or not source.is_dir():
         return []
     found = []
@@ -148,10 +136,7 @@ def _format(path: Path | None) -> Format:
 
 
 def read(lines: Iterable[bytes], job: Job, fields: Fields, *, replace: bool) -> Iterator[Line]:
-    """Yield what each line holds. Blank lines between JSON rows are skipped. Errors name a line, never its content.
-
-    ``replace``: bytes that are not UTF-8 become U+FFFD. They are refused otherwise.
-    """
+    """Yield lines, without blank JSON lines. Errors never quote content."""
     for number, raw in enumerate(lines, start=1):
         text = _decoded(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, replace=replace)
         if text is None:
@@ -170,7 +155,7 @@ def read(lines: Iterable[bytes], job: Job, fields: Fields, *, replace: bool) -> 
 
 
 def check(jobs: Iterable[Job], fields: Fields, *, replace: bool) -> None:
-    """Read every line of every regular file, so that a bad one is found before anything is paid for."""
+    """Read every regular file before any charge."""
     met: set[str] = set()
     for job in jobs:
         if job.source is None or not job.source.is_file():
@@ -183,7 +168,7 @@ def check(jobs: Iterable[Job], fields: Fields, *, replace: bool) -> None:
 
 
 def _decoded(raw: bytes, *, replace: bool) -> str | None:
-    """The text, or None. The error itself would carry the line."""
+    """Return the text, or None, because the error would carry the line."""
     with contextlib.suppress(UnicodeDecodeError):
         return raw.decode("utf-8", "replace" if replace else "strict")
     return None
@@ -210,11 +195,11 @@ def _row(text: str, number: int, name: str, fields: Fields) -> Line:
         raise InvalidParameter(f"Expected {where} to have one of --fields {list(fields.sanitize)}. Name its fields.")
     user = None if fields.user is None else row.get(fields.user)
     if fields.user is not None and not _names_somebody(user):
-        # Without a user nobody would be charged: the limit would not hold.
+        # Without a user no limit would hold.
         raise InvalidParameter(
             f"Expected {where} to have a string or a whole number under --user-field {fields.user!r}. Add it."
         )
-    # In the order that they were named in: that of the row may hang on what it says.
+    # In the order of the options: that of the row may depend on its content.
     shown = {key: row[key] if key in fields.keep else None for key in (*fields.keep, *fields.sanitize) if key in row}
     texts = tuple(row[place] for place in places)
     return Line(number, texts, None if user is None else str(user), shown, tuple(places))
@@ -227,7 +212,6 @@ def _names_somebody(user: Any) -> bool:
 
 
 def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Lines by the hundred, fewer where they are long."""
     batch: list[Line] = []
     size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""``langchain-dp ledger``: releases and rest of a ledger, as a table or a page. Read only."""
+"""``langchain-dp ledger``, read only."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from langchain_dp.audit.watch.reading import Watched
 
 Parts = list[dict[str, float]]
-"""For every plan: epsilon that each part of the data has spent."""
-_MOST_PARTS = 8  # that are shown one by one
+"""Epsilon spent per plan and part."""
+_MOST_PARTS = 8  # shown one by one
 
 
 class Ledger(JsonOptions):
-    """Shows it."""
+    """Shows a ledger."""
 
     said: ClassVar = {"path": "PLACE"}
     path = "ledger"
@@ -42,22 +42,18 @@ class Ledger(JsonOptions):
   langchain-dp ledger --check certificate.json --public-key public.pem --ledger privacy.ledger
 """
     notes = """\
-A file, or a schema of PostgreSQL by its URL without a password, "postgresql://user@host/database?schema=name".
-Both kinds: counted in epsilon (DP-ICL, DP-OPT), or in eta (sanitized texts). It is read and not changed, also while
-others charge it. No text of a record is in it. Names of plans and chains that read like a text are hidden. Spent is
-the cost of the releases so far, and reserved is the promise. The two are never added.
-Opening a ledger of more than 100,000 entries adds up those that came since its last sum. --verify adds up all.
---serve: the report page on http://127.0.0.1:8787, which keeps itself up to date until Ctrl-C, with /healthz, and
-/metrics for Prometheus. It has no login: it is for browsers on this machine, unless --allow-remote says otherwise.
-Extra: watch.
---check: verify a certificate that certificate().sign(key) signed, and say what it claims. With --ledger: that it is
-this ledger's, which holds at least what it says. Extra: encrypted. With --json {"certificate", "ledger", "version",
-"code", "same_code"}.
+URLs have no password: "postgresql://user@host/database?schema=name". Ledgers in epsilon and in eta (sanitized texts)
+are read and not changed, also during charges. They hold no text of a record. Names of plans and chains that read like
+a text are hidden. Spent is the cost of the releases so far, and reserved is the promise. Do not add them.
+--verify: add up all entries, which opening a ledger of more than 100,000 entries skips up to its last sum.
+--serve: the live report page, with /healthz, and /metrics for Prometheus. It has no login. Extra: watch.
+--check: verify a certificate that certificate().sign(key) signed. With --ledger: that this ledger holds at least its
+claim. Extra: encrypted. With --json {"certificate", "ledger", "version", "code", "same_code"}.
 --json: {"kind", "unit", "budget", "reserved", "spent", "left", "total", "plans": [{"name", "made", "epsilon", "delta",
 "spent", "parts", "releases": [{"mechanism", "parameters", "used", "most", "left", "first", "last", "chains"}],
 "quotas": [{"name", "used", "most"}], "each"}], "facts"}; "each" is the share of a user without a name; budget,
-reserved, spent and left by "epsilon" and "delta". Of a ledger in eta these are by the fullest account of a "user" and
-of a "document", and its one plan has name, made and releases.
+reserved, spent and left by "epsilon" and "delta". In eta they are those of the fullest "user" and "document", and the
+one plan has name, made and releases.
 """
     file: str | None = Argument(None, metavar="PLACE", help="file or postgresql:// URL of a ledger, of either kind")
     check: Path | None = Option(None, metavar="FILE", help="a signed certificate to check instead")
@@ -86,7 +82,6 @@ of a "document", and its one plan has name, made and releases.
             raise WrongArguments("Expected --serve without --json: it shows a page.")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.audit.watch.reading import Watched
 
         self._check()
@@ -108,7 +103,6 @@ of a "document", and its one plan has name, made and releases.
 
 
 def _check_certificate(path: Path, public_key: Path, ledger: str | None, *, as_json: bool) -> int:
-    """Verify a signed certificate, and say what it claims. Returns the exit code."""
     from langchain_dp.accounting import SignedCertificate
     from langchain_dp.accounting.signing import code_digest
     from langchain_dp.audit.report.opening import open_ledger
@@ -133,16 +127,16 @@ def _check_certificate(path: Path, public_key: Path, ledger: str | None, *, as_j
 
 
 def _parts(found: Report, ledger: PrivacyLedger | MetricLedger) -> Parts:
-    """Return the loss of each part of a plan's data, for the counts of the report."""
+    """Return each part's loss."""
     from langchain_dp.accounting import MetricLedger, PartEvent, epsilon
     from langchain_dp.audit.report.names import label
 
     if isinstance(ledger, MetricLedger):
         return [{} for _ in found.plans]
     spent: Parts = []
-    for shown, plan in zip(found.plans, ledger.plans(), strict=False):  # a plan may have come since
+    for shown, plan in zip(found.plans, ledger.plans(), strict=False):  # a plan may be newer than the report
         used: dict[str, list[Any]] = {}
-        of_all = []  # what was read of all parts, each pays for too
+        of_all = []  # each part also pays for events over all parts
         for release, (event, _) in zip(shown.releases, plan.events, strict=True):
             made = [(event, release.used)] if release.used else []
             if isinstance(event, PartEvent):
@@ -236,7 +230,7 @@ def _release(release: Release) -> str:
 
 
 def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote: bool) -> int:
-    """Serve the live page of a ledger until Ctrl-C, which is how it ends. Returns the exit code."""
+    """Serve the live page until Ctrl-C."""
     from langchain_dp.audit.watch.live import LOOPBACK, is_address, live_app
 
     with needs("watch", "uvicorn", why=" for the live page of a ledger"):
@@ -247,7 +241,7 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
             f"Expected --host {host} to be a loopback address, such as 127.0.0.1: the page has no login. Reach it "
             "through an SSH tunnel, or add --allow-remote if everybody who can reach that address may read it."
         )
-    found = watched.figures()  # what is no ledger says so here
+    found = watched.figures()  # raises if this is no ledger
     app = live_app(watched, every=every, hosts=(*LOOPBACK, host) if local else None if is_address(host) else (host,))
     listening = _listen(host, port)
     if not local:
@@ -259,7 +253,7 @@ def serve(watched: Watched, host: str, port: int, *, every: float, allow_remote:
     print(f"http://{shown}:{listening.getsockname()[1]}/ shows the ledger ({found.unit}); Ctrl-C ends it.", flush=True)
     settings = uvicorn.Config(
         app,
-        log_config=None,  # what goes wrong is said on stderr, and who asked for what is not
+        log_config=None,  # errors go to stderr, and no requests are logged
         access_log=False,
         server_header=False,
         lifespan="off",
@@ -277,7 +271,7 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
-            listening.listen()  # a browser that is faster than the server waits
+            listening.listen()  # a browser waits until the server has started
         except BaseException:
             listening.close()
             raise

@@ -1,4 +1,4 @@
-"""``langchain-dp optimize``: a prompt written from private rows by a model on this machine, as a file."""
+"""``langchain-dp optimize``."""
 
 from __future__ import annotations
 
@@ -62,17 +62,15 @@ class Optimize(SpendingOptions, WritingModelOptions, FileOptions, WriterOptions)
       --model qwen2.5-1.5b.gguf
 """
     notes = """\
-The file holds "prompt", ready for any chat model, and its "certificate". The ledger of --data keeps
-every release. A thief of the ledger and its key can test guesses at the rows. After Ctrl-C the same command
-continues, except within the last step, "selecting". A finished run returns the same prompt at no cost.
-Without --shots, --subsets, --prompts, --tokens and --validation as many rows, votes and tokens are taken as fit the
-budget and a few minutes (--effort); where nothing fits, it says what would, and spends nothing. With one of them, the
-others are those of --task, or of DPPromptOptimizer.
---method choose writes nothing: it chooses between the instruction and those of --alternatives, and needs far fewer
-rows. With the other methods they are candidates, too. Its one step is "selecting": Ctrl-C there loses the budget.
---json: what the file holds, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
-"after"}} under --test, and {"left"}. --plan is `langchain-dp plan opt` with the tokens counted by the model that would
-write.
+The file holds "prompt", ready for any chat model, and its "certificate". The ledger keeps every release. A thief of
+the ledger and its key can test guesses at the rows. After Ctrl-C the same command continues, except within the last
+step, "selecting". A finished run returns the same prompt at no cost.
+Without --shots, --subsets, --prompts, --tokens and --validation they are chosen to fit the budget and a few minutes
+(--effort). If nothing fits, it spends nothing and names what would fit. With one of them, the others are those of
+--task, or of DPPromptOptimizer.
+--method choose needs far fewer rows. Its one step is "selecting": Ctrl-C there loses the budget.
+--json: the contents of the file, {"instruction", "prompt", "certificate", "settings", ...}, with {"test": {"before",
+"after"}} under --test, and {"left"}. --plan is `langchain-dp plan opt` with the tokens of this model.
 """
     said: ClassVar = WriterOptions.said | {"examples_count": "the number of rows of --data,"}
     writes_with: ClassVar = (*WriterOptions.writes_with, "temperature", "chat")
@@ -89,7 +87,6 @@ write.
     plan: bool = Option(False, "--plan", help="say what it would cost, and stop: no ledger is opened")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.opt import load_prompt
         from langchain_dp.records import PrivateRecords
 
@@ -117,7 +114,7 @@ write.
                 return DONE
             if not seeded:
                 if self.name not in account.plans:
-                    plan = optimizer.check(records)  # what cannot run is refused before a ledger is made
+                    plan = optimizer.check(records)  # refuse before a ledger is made
                     if not self.json:
                         note(_before(plan))
                 ledger = held.enter_context(account.opened(records, quiet=self.json))
@@ -128,7 +125,7 @@ write.
                 note(_interrupted(optimizer, ledger, account.name))
                 return INTERRUPTED
             except PlanError:
-                if optimizer.released():  # of a run that can go no further, or it would not be known yet
+                if optimizer.released():  # of a run that cannot continue
                     note(_candidates(optimizer))
                 raise
             prompt.save(self.out)
@@ -138,7 +135,6 @@ write.
 
 
 def known_task(options: WriterOptions) -> OptTask | None:
-    """The task that was named."""
     from langchain_dp.opt.templates import TASKS
 
     if (options.instruction is None and options.task is None) or options.instruction == "":
@@ -147,7 +143,7 @@ def known_task(options: WriterOptions) -> OptTask | None:
 
 
 def labels_of(options: WriterOptions, task: OptTask | None, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the labels of the options or the task. Otherwise read them off the rows, with a note."""
+    """Return the labels of the options, else of the task, else of the rows."""
     if options.labels or task:
         return list(options.labels or task.labels)  # type: ignore[union-attr]  # one of them is there
     labels, said = read_off(rows)
@@ -165,7 +161,7 @@ def optimizer_for(
     *,
     count: int,
 ) -> DPPromptOptimizer | DPPromptSelector:
-    """The optimizer of these options for so many rows, over an engine. A plan has none but those that it depends on."""
+    """Return an optimizer for ``count`` rows."""
     from langchain_dp.opt import Decoding, DPPromptOptimizer, DPPromptSelector, SamplingOptions
 
     instruction = options.instruction if options.instruction is not None else task and task.instruction
@@ -196,7 +192,6 @@ def optimizer_for(
 
 
 def _alternatives(path: Path | None) -> list[PromptAlternative]:
-    """The public prompts of a file."""
     from langchain_dp.opt import PromptAlternative, load_prompt
     from langchain_dp.records import read_jsonl
 
@@ -219,7 +214,6 @@ def _alternatives(path: Path | None) -> list[PromptAlternative]:
 
 
 def _before(plan: OptPlanReport) -> str:
-    """One line: how much will be written, from how much where that is public, and how long that takes."""
     time, private = "", ""
     if plan.seconds is not None:
         time = f"about {took(plan.seconds)} on this machine: "
@@ -233,22 +227,21 @@ def _before(plan: OptPlanReport) -> str:
 
 
 def _half_of_memory() -> int:
-    """Bytes of caches that a run may keep: without those of all subsets, each token evaluates their prompts again."""
-    if not hasattr(os, "sysconf"):  # Windows does not say
+    """Without all subsets' caches, each token evaluates their prompts again."""
+    if not hasattr(os, "sysconf"):  # Windows
         return 2**30
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):  # of a container. "max" is none
+    with contextlib.suppress(OSError, ValueError):  # a container's limit. "max" is no number
         there = min(there, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return max(there // 2, 2**30)
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """Return the given values. The others keep the defaults of the library."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _interrupted(optimizer: PromptRunnable, ledger: PrivacyLedger | None, path: str) -> str:
-    """Return one line on released values: where they are kept, and how to continue."""
+    """Say how to continue."""
     from langchain_dp.opt.reservation import VALIDATION
 
     if ledger is None:
@@ -303,10 +296,7 @@ def _score_instruction(
     words: Sequence[str] = (),
     advance: Callable[[int], object] = lambda _: None,
 ) -> PromptScore:
-    """Score one instruction by the forward pass of a run: its templates, label words and calibration.
-
-    ``words`` are by default those of the task. ``advance`` is told how many rows each batch held.
-    """
+    """Score one instruction with a run's templates, label words and calibration."""
     from langchain_dp.opt import PromptScore
     from langchain_dp.opt.forward import Forward
 
@@ -322,7 +312,7 @@ def _score_instruction(
 
 
 def _check_test(rows: Sequence[Mapping[str, Any]], settings: Settings) -> None:
-    """Refuse rows that :func:`_score_instruction` could not score, before a run is paid for."""
+    """Refuse unusable rows before any charge."""
     if not rows:
         raise InvalidParameter("Expected at least one test row. Give more rows.")
     for position, row in enumerate(rows):

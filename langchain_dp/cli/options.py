@@ -1,8 +1,5 @@
-"""Options that mean the same in several commands: each is defined once, here.
-
-Of a class with several bases the last base's options come first in the help.
-"""
-# No postponed annotations: typer reads those of a base class where a command inherits them, and knows no name of here.
+"""Shared options. Help lists the last base's first."""
+# No postponed annotations: typer evaluates inherited ones in the command's module, without these names.
 
 import functools
 from pathlib import Path
@@ -27,10 +24,9 @@ ROWS = "JSONL of {text, label}, or CSV with a header"
 promised, of_icl, of_task, of_run = (
     functools.partial(Option, rich_help_panel=panel) for panel in ("promise", "icl", "task", "run")
 )
-"""Options that the help shows together."""
 
 ledger_at = functools.partial(promised, None, metavar="PLACE")
-"""A ledger to charge. No path: a URL would lose a slash."""
+"""A str, since Path shortens the slashes of a URL."""
 
 
 def split_labels(labels: list[str] | None) -> list[str] | None:
@@ -54,7 +50,7 @@ class JsonOptions(Options):
 
 
 class ModelOptions(Options):
-    """Model on this machine."""
+    """A local model."""
 
     said: ClassVar = {"model_path": "--model"}
 
@@ -62,7 +58,7 @@ class ModelOptions(Options):
     gpu_layers: int = Option(0, min=-1, help="layers to put on a GPU")
 
     def engine(self, **sizes: Any) -> Any:
-        """The engine of the model. A size that is None keeps its default."""
+        """Load the model. Sizes of None keep their defaults."""
         from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
         given = {name: size for name, size in sizes.items() if size is not None}
@@ -70,12 +66,12 @@ class ModelOptions(Options):
 
 
 class WritingModelOptions(ModelOptions):
-    """Model that writes."""
+    """A model that writes."""
 
     allow_small_model: bool = Option(False, "--allow-small-model", help="write with the embedded model")
 
     def check_writer(self) -> None:
-        """Refuse to write with the embedded model, unless it is allowed."""
+        """Refuse the embedded model unless allowed."""
         if self.model is None and not self.allow_small_model:
             raise WrongArguments(
                 "Expected --model, the path of a GGUF, best of 1.5 billion parameters or more. The embedded model has "
@@ -98,7 +94,7 @@ class FileOptions(Options):
     label_key: str = Option("label", metavar="NAME", help="column of the label in --data")
 
     def read(self, path: Path, *, label: str | None = None) -> list[dict[str, Any]]:
-        """Rows of a file, with ``text`` and ``label``: ``label``, where it has no such column."""
+        """Read rows. ``label`` fills a missing column."""
         from langchain_dp.records import PrivateRecords, read_rows
 
         made = _synthetic(path)
@@ -113,7 +109,7 @@ class FileOptions(Options):
 
 
 def _synthetic(path: Path) -> Any:
-    """Return the examples of a file of ``langchain-dp synthesize``, whose first line holds the certificate, or None."""
+    """Return examples that ``langchain-dp synthesize`` wrote, or None."""
     with path.open("rb") as file:
         if not file.read(16).startswith(b'{"certificate"'):
             return None
@@ -123,13 +119,12 @@ def _synthetic(path: Path) -> Any:
 
 
 def made_with(path: Path | None) -> list[Any]:
-    """Return the certificates of the released texts in a file of rows. Plain rows carry none."""
     made = None if path is None else _synthetic(path)
     return [] if made is None else [made.certificate]
 
 
 class RowOptions(FileOptions):
-    """Rows of a plan, or their number."""
+    """Rows, or their number."""
 
     data: Path | None = Option(None, help=f"{ROWS}: the private rows")
     records: int | None = Option(
@@ -142,13 +137,13 @@ class RowOptions(FileOptions):
 
 
 class DeltaOptions(Options):
-    """The small one."""
+    """Delta."""
 
     delta: float = promised(1e-05, parser=tiny)
 
 
 class ConstantOptions(Options):
-    """The relation, and constants for add/remove, where nothing may be derived from the number of rows."""
+    """Neighbors, and constants that add/remove needs, because the number of rows is private."""
 
     neighbors: Neighboring = promised(
         "replace-one", metavar="RELATION", help=f"change of one record: {', '.join(NEIGHBORS)} (blanks it out)"
@@ -159,7 +154,6 @@ class ConstantOptions(Options):
     )
 
     def check_constants(self, *, subsets_are_fixed: bool = True) -> None:
-        """What ``--neighbors`` needs."""
         missing = [] if self.sampling_probability is not None else ["--sampling-probability"]
         if subsets_are_fixed and self.partitions is None:
             missing.append("--partitions")
@@ -171,7 +165,7 @@ class ConstantOptions(Options):
 
 
 class ExampleOptions(FileOptions):
-    """Form and writer of synthetic examples."""
+    """Form of synthetic examples."""
 
     said: ClassVar = {"max_new_tokens": "--tokens"}
     labels: list[str] | None = Option(
@@ -189,18 +183,17 @@ class ExampleOptions(FileOptions):
     chat: bool = of_run(False, "--chat", help="use the model's chat template")
 
     def in_options(self, message: str) -> str:
-        """As of every command. These take one label for all rows, which others have no option for."""
         return super().in_options(message.replace("for all with label=", "for all with --labels"))
 
 
 class BudgetOptions(ConstantOptions, DeltaOptions):
-    """The promise of a ledger."""
+    """A ledger's promise."""
 
     epsilon: float = promised(parser=positive, help="the budget")
 
 
 class VoteOptions(Options):
-    """The template of DP-ICL, and how rows become votes."""
+    """Template and votes."""
 
     prompt: KnownPrompt = of_icl("plain", help="template")
     shots: int = of_icl(4, min=1, help="examples of one subset")
@@ -208,7 +201,7 @@ class VoteOptions(Options):
 
 
 class WriterOptions(LabelOptions, ConstantOptions):
-    """Task of a prompt, its method, sizes and votes."""
+    """Task, method, sizes and votes of a prompt."""
 
     said: ClassVar = ModelOptions.said | {
         "num_prompts": "--prompts",
@@ -218,7 +211,7 @@ class WriterOptions(LabelOptions, ConstantOptions):
     writes_with: ClassVar[tuple[str, ...]] = (
         "shots", "subsets", "prompts", "tokens", "validation", "partitions", "sampling_probability",
     )  # fmt: skip
-    """Options that mean nothing where nothing is written."""
+    """Refused with ``--method choose``."""
 
     task: KnownTask | None = of_task(None, help="labels, instruction, templates, shots and subsets of a known task")
     instruction: str | None = of_task(None, help="public initial instruction (default: that of --task)")
@@ -250,7 +243,7 @@ class WriterOptions(LabelOptions, ConstantOptions):
 
     @property
     def fits(self) -> bool:
-        """Return whether settings are chosen that fit the rows and the budget: none of them is given."""
+        """Return whether settings are chosen to fit rows and budget."""
         given = self.given(("shots", "subsets", "prompts", "tokens", "validation"))
         return (
             not given and self.neighbors != "add-or-remove-one" and self.partitions is self.sampling_probability is None
@@ -258,7 +251,7 @@ class WriterOptions(LabelOptions, ConstantOptions):
 
 
 class TableOptions(Options):
-    """Word vectors, and one target of privacy. The long names are those of the library."""
+    """Word vectors and target."""
 
     embeddings: str = promised(
         "glove",
@@ -285,6 +278,5 @@ class TableOptions(Options):
         self.at_most_one(*TARGETS)
 
     def targets(self) -> dict[str, Any]:
-        """The one that was given, under the library's name, or the default."""
         asked = {name: getattr(self, name) for name in TARGETS if getattr(self, name) is not None}
         return asked or {"target_replacement": REPLACEMENT}

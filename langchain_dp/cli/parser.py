@@ -1,4 +1,4 @@
-"""Parser of the command line: options, commands, and the types of their values."""
+"""Options, commands, and types of values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from typer.core import TyperCommand, TyperGroup
 from langchain_dp.errors import InvalidParameter
 
 DONE, FAILED, WRONG, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
-"""Exit codes. Shells give the last one to a program that SIGPIPE ended."""
+"""Exit codes. Shells give 141 to a program that SIGPIPE ended."""
 
 PROGRAM = "langchain-dp"
 
 _FIGURES = ("epsilon", "delta")
-"""Parts of a budget in messages, which may not be those that were typed."""
 _IN_CODE = {
     " of PrivateRecords": "",
     ". For texts without labels give one for all with label=": "",
@@ -34,7 +33,7 @@ _IN_CODE = {
     "labels_from_data": "whether --labels are named",
     "call give_up_round(), which": "give --give-up-round, which",
 }
-"""Python calls in messages, with the options to type instead."""
+"""Python calls in messages, as options."""
 
 
 EXPERT = frozenset(
@@ -43,20 +42,20 @@ EXPERT = frozenset(
     | {"port", "prompts", "public_key", "sampling", "sampling_probability", "seed_not_private", "temperature"}
     | {"title", "tokens", "trust_opaque_model", "validation"}
 )
-"""Options that only ``--help-all`` shows."""
+"""Only ``--help-all`` shows them."""
 ORDER = (
     "data", "records", "source", "text_key", "label_key", "user_key", "labels", "task", "instruction", "ask",
     "questions", "chain", "model", "allow_small_model", "epsilon", "delta", "budget", "ledger", "out", "target", "test",
     "plan",
 )  # fmt: skip
-"""Options that come first in a help text."""
+"""First in a help text."""
 LAST = ("json", "help_all")
 NOTES = "\f"
-"""Begins and ends the notes within the end of a help text."""
+"""Delimits the notes of help."""
 
 
 class WrongArguments(InvalidParameter):
-    """Valid options that contradict each other. Exit code 2."""
+    """Valid options that contradict each other."""
 
 
 def _show_all(ctx: typer.Context, asked: bool) -> None:
@@ -71,20 +70,20 @@ def _show_all(ctx: typer.Context, asked: bool) -> None:
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class Options(abc.ABC):
-    """A command: its fields are its options, which typer reads off their types and defaults, and ``run`` runs it."""
+    """A command. Its fields are options for typer."""
 
     path: ClassVar[str]
     what: ClassVar[str]
     examples: ClassVar[str]
     notes: ClassVar[str] = ""
     said: ClassVar[Mapping[str, str]] = {}
-    """Arguments of the library that are options of another name here."""
+    """Arguments with another option name."""
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
 
     def __post_init__(self) -> None:  # noqa: B027  # nothing to refuse is no fault of a command
-        """Refuse what does not go together: every base of a command does, and calls that of its own."""
+        """Refuse contradictions, in each base."""
 
     help_all: bool = typer.Option(
         False, "--help-all", is_eager=True, callback=_show_all, help="Show all options and notes, and exit."
@@ -92,15 +91,15 @@ class Options(abc.ABC):
 
     @abc.abstractmethod
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
+        """Return the exit code."""
 
     def given(self, names: Iterable[str]) -> list[str]:
-        """Those of some options that differ from their defaults, as they are typed."""
+        """Return non-default options, as typed."""
         fields = {field.name: getattr(field.default, "default", None) for field in dataclasses.fields(self)}
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != fields[name]]
 
     def in_options(self, message: str) -> str:
-        """A message of the library, in which arguments are called as they are typed here: ``name=`` is --name."""
+        """Rewrite a library message: ``name=`` becomes --name."""
         typed = {field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(self)}
         typed |= self.said
         named = "|".join(name for name in typed if name not in _FIGURES)
@@ -115,7 +114,7 @@ class Options(abc.ABC):
         return re.sub(pattern, found, message)
 
     def at_most_one(self, *names: str, required: bool = False) -> None:
-        """Refuse options that exclude one another, or that are all left out."""
+        """Refuse exclusive options, or the lack of all."""
         given = self.given(names)
         if len(given) > 1:
             raise typer.BadParameter(f"{given[0]}: not allowed with argument {given[1]}")
@@ -125,7 +124,7 @@ class Options(abc.ABC):
 
 
 class _Epilog:
-    """Shows the examples as they stand, since rich would wrap their lines, and no colors where nobody sees them."""
+    """Keeps rich from wrapping examples."""
 
     def __init__(self, *given: Any, epilog: str | None = None, **settings: Any) -> None:
         super().__init__(*given, **settings)
@@ -133,7 +132,6 @@ class _Epilog:
         self.shows_all = not isinstance(self, Command)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help text."""
         for param in self.params:  # type: ignore[attr-defined]
             param.hidden = param.name in EXPERT and not self.shows_all
         super().format_help(ctx, formatter)  # type: ignore[misc]
@@ -144,7 +142,7 @@ class _Epilog:
 
 
 class Command(_Epilog, TyperCommand):
-    """Takes several words after one option: typer asks for the option's name before each."""
+    """Takes several words after one option."""
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **settings)
@@ -152,7 +150,6 @@ class Command(_Epilog, TyperCommand):
         self.params.sort(key=lambda each: ORDER.index(each.name) if each.name in ORDER else last + (each.name in LAST))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and refuse what is left over."""
         rest = super().parse_args(ctx, self._spread(ctx, list(args)))
         if rest and not ctx.resilient_parsing:
             said = (
@@ -181,10 +178,9 @@ class Command(_Epilog, TyperCommand):
 
 
 class Group(_Epilog, TyperGroup):
-    """Refuses a command that it does not know by naming those it knows."""
+    """Names known commands in refusals."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command."""
         if args[0] not in self.commands and not ctx.resilient_parsing:
             said = f"expected one of {', '.join(self.commands)}, found {args[0]!r}"
             raise typer.BadParameter(said + _meant(difflib.get_close_matches(args[0], self.commands)), ctx)
@@ -192,7 +188,7 @@ class Group(_Epilog, TyperGroup):
 
 
 def refusal(error: Any) -> str:
-    """Return typer's refusal in one sentence that names the argument and the remedy."""
+    """Return typer's refusal with argument and remedy."""
     path = PROGRAM if error.ctx is None else error.ctx.command_path
     said = error.message
     if hasattr(error, "possibilities"):  # of an option
@@ -236,4 +232,4 @@ share = _number(0.0, 1.0, "between 0 and 1, such as 0.5")
 tiny = _number(0.0, 1.0, "between 0 and 1, such as 1e-05")
 rate = _number(0.0, math.nextafter(1.0, 2.0), "above 0 and at most 1")
 not_negative = _number(-math.ulp(0.0), math.inf, "that is not negative")
-"""Types of an argument: a number within bounds, where typer's own cannot leave a bound itself out, or infinity."""
+"""typer's own bounds allow their ends or infinity."""

@@ -1,4 +1,4 @@
-"""``langchain-dp plan``: the needs of a private run, before anything is spent."""
+"""``langchain-dp plan``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PlanICL(JsonOptions, VoteOptions, BudgetOptions, RowOptions, LabelOptions)
   langchain-dp plan icl --data tickets.jsonl --epsilon 1 --delta 1e-6 --queries 500 --shots 2 --json
 """
     notes = """\
-No model is asked or loaded. Tokens are estimated at four characters each; with --data they come from the private rows,
+No model is loaded. Tokens are estimated at four characters each; with --data they come from the private rows,
 so keep the figures to yourself.
 --json: {"epsilon", "delta", "neighbors", "queries", "sigma", "groups", "calls", "tokens", "price", "survival":
 {share of a majority: chance that it wins}, "warning", "weak", ...}.
@@ -62,7 +62,6 @@ so keep the figures to yourself.
     price: float | None = Option(None, parser=positive, help="of a million input tokens, in any currency")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.icl import SamplingOptions
 
@@ -112,7 +111,7 @@ def _icl_of_number(options: PlanICL, settings: dict[str, Any]) -> ICLPlanReport:
     if options.labels is None:
         raise WrongArguments("Expected --labels to name the labels, since no --data shows them.")
     labels = check_labels(options.labels)
-    records = options.records or 0  # there, since no --data is
+    records = options.records or 0  # set, since --data is not
     prompt = _prompt(options, labels)
     words = label_words(prompt.words, labels)
     fields = {name: "x" * options.characters if name == "text" else "" for name in prompt.variables}
@@ -157,14 +156,13 @@ class PlanOpt(JsonOptions, WriterOptions, BudgetOptions, RowOptions):
   langchain-dp plan opt --records 200 --task trec --epsilon 1 --method choose --alternatives prompts.jsonl
 """
     notes = """\
-No model is loaded unless --model names one; tokens are then counted as it counts them, and time and memory are
-estimated. Token counts of --data come from the private rows.
+With --model, tokens are counted as that model counts them, and time and memory are estimated. Token counts of --data
+come from the private rows.
 --json: {"epsilon", "delta", "neighbors", "groups", "epsilon0", "votes_needed", "max_calls", "verdict", ...}.
 """
     model: str | None = Option(None, help="path of a GGUF that counts the tokens (default: none)")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
 
@@ -172,7 +170,7 @@ estimated. Token counts of --data come from the private rows.
         if self.method != "choose":
             self.check_constants()
         budget = PrivacyBudget(self.epsilon, self.delta, self.neighbors)
-        examples: PrivateRecords | int = self.records or 0  # of neither typer has refused the line
+        examples: PrivateRecords | int = self.records or 0  # one of both is set
         rows: list[dict[str, Any]] = []
         if self.data is not None:
             rows = self.read(self.data)
@@ -194,7 +192,7 @@ estimated. Token counts of --data come from the private rows.
 
 
 class _Counter:
-    """Stands where a plan needs an engine, and counts tokens by their usual length. It cannot be asked anything."""
+    """Counts tokens instead of an engine."""
 
     name = _COUNTED
     vocabulary_size = sys.maxsize
@@ -216,23 +214,22 @@ class _Counter:
 
 
 class PlanSynthesize(JsonOptions, ExampleOptions, DeltaOptions, RowOptions):
-    """Plans private synthetic examples."""
+    """Plans synthetic examples."""
 
     path = "plan synthesize"
-    what = "Synthetic examples: members, tokens, and what they are worth."
+    what = "Synthetic examples: members, tokens, and their worth."
     examples = """\
   langchain-dp plan synthesize --records 2000 --labels praise complaint --epsilon 3
   langchain-dp plan synthesize --data tickets.jsonl --epsilon 1 --count 16 --tokens 30 --json
 """
     notes = """\
 No model is loaded: tokens are estimated at four characters each; with --data they come from the private rows.
-`langchain-dp synthesize --plan` loads the model, and says how long it would take. Neighbors replace one row.
+`langchain-dp synthesize --plan` loads the model, and estimates the time. Neighbors replace one row.
 --json: {"epsilon", "delta", "examples", "clip", "members", "sampling_probability", "verdict", ...}.
 """
     epsilon: float = promised(parser=positive, help="the budget")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
 
@@ -247,17 +244,17 @@ No model is loaded: tokens are estimated at four characters each; with --data th
 
 
 class PlanAnswers(JsonOptions, DeltaOptions, RowOptions):
-    """Plans private answers in free text."""
+    """Plans answers in text."""
 
     path = "plan answers"
-    what = "Answers in text: members, tokens, and what they are worth."
+    what = "Answers in text: members, tokens, and their worth."
     examples = """\
   langchain-dp plan answers --records 2000 --epsilon 3 --queries 100
   langchain-dp plan answers --data tickets.jsonl --epsilon 3 --queries 20 --tokens 60 --json
 """
     notes = """\
-For DPAnswerGenerator, which reserves its budget when it is made: look here first. No model is loaded: tokens are
-estimated at four characters each; with --data they come from the private rows. Neighbors replace one row.
+For DPAnswerGenerator, which reserves its budget when it is made. No model is loaded: tokens are estimated at four
+characters each; with --data they come from the private rows. Neighbors replace one row.
 --json: {"epsilon", "delta", "answers", "clip", "members", "sampling_probability", "verdict", ...}.
 """
     said: ClassVar = {"max_queries": "--queries", "max_new_tokens": "--tokens"}
@@ -267,7 +264,6 @@ estimated at four characters each; with --data they come from the private rows. 
     tokens: int = Option(50, min=1, help="tokens of one answer at most")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords
         from langchain_dp.synth import AnswerPrompts
@@ -297,14 +293,12 @@ class PlanRAPT(JsonOptions, TableOptions):
   langchain-dp plan rapt --eta 4 --mechanism laplace --releases 50 --json
 """
     notes = """\
-Measured on public texts and the public table: it costs no privacy, and `langchain-dp sanitize` with the same options
-uses the same eta.
+It costs no privacy: public texts and the public table are measured. `langchain-dp sanitize` uses the same eta.
 --json: {"table", "mechanism", "eta", "replacement", "unchanged", "distinct", "inversion", "neighbor_loss", ...}.
 """
     releases: int | None = Option(None, min=1, help="texts of one user, to find their --limit")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.rapt import calibrate, load
 
         calibration = calibrate(load(self.embeddings), **self.targets(), mechanism=self.mechanism)

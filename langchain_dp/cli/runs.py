@@ -1,4 +1,4 @@
-"""Shared by commands: labels read off rows, places of results, and reasons why a run ended."""
+"""Labels, places of results, and failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def because(error: BaseException) -> str:
-    """Return the reason and the remedy of a failure. Some of the operating system's errors have neither."""
+    """Return reason and remedy. Some OS errors have neither."""
     if not isinstance(error, OSError) or error.filename is None:
         return str(error)
     remedy = {
@@ -29,12 +29,11 @@ def because(error: BaseException) -> str:
 
 
 ENDS = (LangChainDPError, OSError, KeyboardInterrupt)
-"""Errors that end a command in one line."""
+"""They end in one line."""
 
 
 def ending(error: BaseException) -> tuple[str, int]:
-    """Return why a command ended, and its exit code: after ``| head`` the one of a program that SIGPIPE ends."""
-    if isinstance(error, OSError) and error.filename is None:  # of a stream, it may be
+    if isinstance(error, OSError) and error.filename is None:  # perhaps of a stream
         quiet_stdout()
     if isinstance(error, BrokenPipeError):
         return "the reader of the output left.", UNREAD
@@ -42,16 +41,13 @@ def ending(error: BaseException) -> tuple[str, int]:
 
 
 _LABELS, _LONG, _ROWS = 100, 60, 4
-"""Most labels and letters that are read off rows, and rows for each."""
+"""Most labels, letters, and rows per label."""
 
 ESTIMATED = "the time is estimated from the private rows: keep it to yourself"
 
 
 def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
-    """Return the distinct labels of rows in order, and a note with their number.
-
-    They come from private rows and are not shown.
-    """
+    """Return distinct labels, and a note with their number alone, since they are private."""
     from langchain_dp.records.checks import as_seen
 
     labels = sorted({str(row["label"]) for row in rows})
@@ -85,7 +81,7 @@ def read_off(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
 
 
 def check_out(out: Path, load: Callable[[Path], T], what: str) -> T | None:
-    """Check the place of a result, and return the older one there. Only an older result may be replaced."""
+    """Return the older result at ``out``, or refuse to overwrite other content."""
     check_folder(out, "--out")
     if out.is_dir():
         raise InvalidParameter(f"Expected --out {out} to be a file, but it is a folder. Name a file in it.")
@@ -98,7 +94,6 @@ def check_out(out: Path, load: Callable[[Path], T], what: str) -> T | None:
 
 
 def check_folder(place: Path, option: str) -> None:
-    """Refuse a place whose folder is missing or not writable."""
     if not place.parent.is_dir() or not os.access(place.parent, os.W_OK):
         raise InvalidParameter(
             f"Expected the folder of {option} {place} to be there and writable. Make it, or name another."
@@ -121,7 +116,7 @@ def check_apart(out: Path, ledger: str | None) -> None:
 
 
 def quiet_stdout() -> None:
-    """Nobody reads it any more. The interpreter flushes it at its end. That must not fail once more."""
+    """Keep the interpreter's last flush from failing."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

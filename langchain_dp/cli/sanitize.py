@@ -1,4 +1,4 @@
-"""``langchain-dp sanitize``: lines and files in, the same lines privatized word by word out, in constant memory."""
+"""``langchain-dp sanitize``, in constant memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _EQUAL = (
     "Under the limit of a document, all equal lines of one user are one document. Its account, or a refusal, shows "
     "that two of them were equal.",
 )
-"""Without a limit for each document, and with one."""
+"""Without and with document limits."""
 _treated = functools.partial(Option, "privatize", rich_help_panel=_CLEAR)
 
 Treatment = Literal["privatize", "keep", "placeholder"]
@@ -60,15 +60,12 @@ class Sanitize(TableOptions):
 """
     notes = """\
 Every line is one release, and one document. With --limit, equal lines of one user are one document, so that repeats
-cannot get around it. A folder's .txt, .md and .jsonl files keep their names, which are in clear, also in
-messages. This is metric privacy: eta is no epsilon, and `langchain-dp plan rapt` explains it before anything is
-released.
-In clear besides, and besides what the options let pass: how many lines there are, in what order, and how many words
-each has (unless --length).
-A file is read through before anything is charged, and written whole or not at all. With --ledger, the same command on
-the same lines gives out again what it released before, at no cost; without, the account ends with the run.
-On stderr: the files of a folder that are not read and why, a line when it starts and one when it is done (not with
---json), and in a terminal how far it got.
+cannot get around it. Of a folder, .txt, .md and .jsonl files are read. This is metric privacy: eta is no epsilon, and
+`langchain-dp plan rapt` explains it.
+Also in clear: the number of lines, their order, their numbers of words (unless --length), and names of files.
+A file is read through before any charge, and written whole or not at all. With --ledger, the same command on the same
+lines repeats its output at no cost. Without, the account ends with the run.
+On stderr: skipped files with reasons, start and end (not with --json), and progress in a terminal.
 --json: the certificate, {"kind", "mechanism", "eta", "table", "releases", ...}, on stdout; on stderr where the lines
 themselves go to stdout.
 """
@@ -97,7 +94,6 @@ themselves go to stdout.
     json: bool = Option(False, "--json", help="print the certificate as one JSON object")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         jobs = files.find(self.source, self.target, self.format, overwrite=self.overwrite)
         for job in jobs:
             if job.target is not None:
@@ -125,14 +121,14 @@ themselves go to stdout.
                     _show(_certificate(self, releases, fields, jobs), self)
         except ENDS as error:
             return run_so_far.ended(*ending(error))
-        except (RuntimeError, sqlite3.Error) as error:  # of a foreign library: its text may quote what it was given
+        except (RuntimeError, sqlite3.Error) as error:  # another library's message may quote private text
             return run_so_far.ended(f"{type(error).__name__} while texts were sanitized, text withheld.", FAILED)
         return DONE
 
 
 @dataclasses.dataclass
 class _Run:
-    """Progress of a run, for its last line if it ends early. Counts and names of files only."""
+    """Progress of a run, without texts."""
 
     ledger: str | None
     job: files.Job | None = None
@@ -141,7 +137,6 @@ class _Run:
     charged: bool = False
     before: int = 0
     met: set[str] = dataclasses.field(default_factory=set)
-    """Fields that rows have, of those that were asked for."""
 
     def start(self, job: files.Job) -> None:
         self.before += self.lines
@@ -152,7 +147,6 @@ class _Run:
         self.met.update(field for line in lines for field in line.row or ())
 
     def unmet(self, fields: files.Fields) -> list[str]:
-        """Fields that were asked for and that no row has, where there were rows."""
         return [field for field in (*fields.sanitize, *fields.keep) if self.met and field not in self.met]
 
     def done(self, seconds: float) -> str:
@@ -182,11 +176,7 @@ class _Run:
 
 
 class _Places:
-    """Count of a document in this run. Equal lines are separate documents, and do not show that they are equal.
-
-    Counted under keyed hashes in a database that SQLite keeps in a nameless file once it outgrows its cache, so that
-    memory stays bounded.
-    """
+    """Counts equal lines as separate documents, by keyed hashes that SQLite moves to disk."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -222,7 +212,6 @@ def _fields(options: Sanitize, jobs: list[files.Job]) -> files.Fields:
 
 
 def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
-    """Return the source of words, under the account of this run."""
     from langchain_dp.rapt.privatize import Policies
     from langchain_dp.rapt.release import FormalReleases
     from langchain_dp.rapt.runnable import WordOptions, word_releases
@@ -234,13 +223,13 @@ def _releases(options: Sanitize, held: contextlib.ExitStack) -> FormalReleases:
         keep=options.keep or (),
         length=options.length,
     )
-    # What cannot run is refused before there is a ledger.
+    # Refuse before there is a ledger.
     tried = word_releases(options.embeddings, targets, words, ledger=None, limit=None, cache=False, name=_CHAIN)
     if options.limit is not None:
         _check_limit(options.limit, tried.engine.eta)
     ledger = held.enter_context(_ledger(options, held))
     ledger.check_table(tried.engine.table)
-    # Without a file no later run can ask again, and within a run no document comes twice.
+    # Without a file no later run can repeat a release, and within a run no document repeats.
     return FormalReleases(tried.engine, ledger, tried.calibration, reuse=options.ledger is not None, chain=_CHAIN)
 
 
@@ -249,7 +238,7 @@ def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
     from langchain_dp.accounting.store.base import is_there
 
     if options.ledger is None:
-        # On disk all the same: in memory it would grow with the input. Its key never leaves the process.
+        # On disk, since it grows with the input. Its key never leaves the process.
         folder = held.enter_context(tempfile.TemporaryDirectory(prefix="langchain-dp-"))
         return MetricLedger(options.limit, Path(folder) / "account", key=secrets.token_bytes(32))
     if options.limit is None and is_there(options.ledger):
@@ -260,7 +249,7 @@ def _ledger(options: Sanitize, held: contextlib.ExitStack) -> MetricLedger:
 def _sanitize(
     jobs: list[files.Job], fields: files.Fields, releases: FormalReleases, so_far: _Run, *, replace: bool
 ) -> None:
-    # Of files it is known how long they are. Of what comes through a pipe lines are counted.
+    # Files have a known size. For pipes, lines are counted.
     sizes = [job.source.stat().st_size for job in jobs if job.source is not None and job.source.is_file()]
     sized, most = len(sizes) == len(jobs), _most_equal(releases)
     shown = (sum(sizes), "bytes") if sized else (None, "lines")
@@ -273,10 +262,10 @@ def _sanitize(
                     place = source.tell() if sized else batch[-1].number
                     units = [_unit(line, places) for line in batch]
                     _check_equal(job, batch, units, most)
-                    so_far.charged = True  # from here on there may be charges
-                    with unbroken():  # what is charged is kept, so that the same command gives it out
+                    so_far.charged = True  # charges are possible from here on
+                    with unbroken():  # charged text is stored, so that the same command returns it
                         released = releases.release(units)
-                    so_far.take(batch)  # before any of them is seen
+                    so_far.take(batch)  # before any line is visible
                     target.write(b"".join(line.written(new) for line, new in zip(batch, released, strict=True)))
                     if job.target is None:
                         target.flush()
@@ -286,14 +275,12 @@ def _sanitize(
 
 
 def _unit(line: files.Line, places: _Places) -> Unit:
-    """One release, under the account that the sanitizer of a chain would charge."""
     from langchain_dp.rapt.release import Unit
 
     return Unit(line.texts, line.user, place=places.next(json.dumps([line.user, line.texts])))
 
 
 def _most_equal(releases: FormalReleases) -> int | None:
-    """Return how often a line may come under the limit of a document. None without one."""
     limit = releases.ledger.document_limit
     if limit is None:
         return None
@@ -310,7 +297,7 @@ def _check_limit(limit: float, eta: float) -> None:
 
 
 def _check_equal(job: files.Job, lines: Sequence[files.Line], units: Sequence[Unit], most: int | None) -> None:
-    """Refuse a line that equals too many before it, with its number: the ledger would say that something is used up."""
+    """Refuse a line with too many equals, by its number."""
     for line, unit in zip(lines, units, strict=True):
         if most is not None and most <= (unit.place or 0) and any(text.strip() for text in unit.texts):
             raise InvalidParameter(
@@ -338,7 +325,7 @@ def _certificate(
 ) -> MetricCertificate:
     from langchain_dp.rapt.release import COUNTED
 
-    said = [note for note in releases.notes() if note not in COUNTED]  # of calls, where here it is lines
+    said = [note for note in releases.notes() if note not in COUNTED]  # they count calls, not lines
     notes = [
         _EQUAL[releases.ledger.document_limit is not None],
         "The number of lines and their order are in clear, and which of them are blank.",
@@ -353,7 +340,6 @@ def _certificate(
 
 
 def _show(certificate: MetricCertificate, options: Sanitize) -> None:
-    """On stderr, out of the way of the lines. A JSON object on stdout where no lines are."""
     if options.json:
         print_json(certificate.to_dict(), file=sys.stderr if options.target is None else None)
     else:

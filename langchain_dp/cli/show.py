@@ -1,4 +1,4 @@
-"""Results, plans, notes and progress of all commands, for people and for programs."""
+"""Results, plans, notes and progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 def epilog(examples: str, notes: str = "") -> str:
-    """The end of a help text."""
     codes = (
         f"exit codes: {DONE} done, {FAILED} refused or failed (one line on stderr says why), {WRONG} wrong arguments,\n"
         f"{INTERRUPTED} interrupted"
@@ -37,22 +36,20 @@ def epilog(examples: str, notes: str = "") -> str:
 
 
 def line(message: object) -> str:
-    """Return any message as one line for stderr."""
     return f"{PROGRAM}: {' '.join(str(message).split())}"
 
 
 def note(message: object) -> None:
-    """Say something on stderr, where it is in nobody's way."""
+    """Print on stderr."""
     print(line(message), file=sys.stderr)
 
 
 def print_json(value: object, *, file: Any = None) -> None:
-    """Print :func:`strict_json`."""
     print(strict_json(value), file=file)
 
 
 def strict_json(value: object) -> str:
-    """One strict JSON object on one line. Infinity is the string "inf"."""
+    """Infinity becomes "inf"."""
     return json.dumps(_strict(value), allow_nan=False)
 
 
@@ -65,7 +62,6 @@ def _strict(value: Any) -> Any:
 
 
 def columns(rows: Iterable[tuple[str, str]], *, indent: int = 2) -> str:
-    """Names and values under one another."""
     found = list(rows)
     width = max((len(name) for name, _ in found), default=0)
     return "\n".join(f"{' ' * indent}{name:<{width}}  {value}".rstrip() for name, value in found)
@@ -75,10 +71,7 @@ _BAR = 24
 
 
 def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float, str]]) -> str:
-    """Draw methods with their accuracies as a table. ``last`` is the heading of the last column.
-
-    Rows hold name, epsilon (None: nothing is promised), accuracy, its standard error, the last column.
-    """
+    """Draw rows of name, epsilon, accuracy, error, last column."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -97,7 +90,7 @@ def score_table(last: str, rows: Iterable[tuple[str, float | None, float, float,
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """Accuracy of one method. ``epsilon`` is None without a promise, and 0 where no example is used."""
+    """``epsilon``: None without promise, 0 without examples."""
 
     method: str
     epsilon: float | None
@@ -106,7 +99,6 @@ class Score:
 
     @property
     def error(self) -> float:
-        """Standard error of the accuracy over the questions."""
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
 
 
@@ -120,16 +112,9 @@ def draw_scores(
     axis: str,
     bottom: float = 0.0,
 ) -> bool:
-    """Save accuracy against epsilon as an image. Returns whether matplotlib is there.
+    """Save an image, or return False without matplotlib.
 
-    Args:
-        path: The image.
-        title: Its title.
-        private: Scores by epsilon, as a line with error bars.
-        label: Name of that line.
-        others: Scores as horizontal lines, each with its name, color and style.
-        axis: Name of the vertical axis.
-        bottom: Where that axis begins.
+    ``others`` are horizontal lines: score, name, color, style.
     """
     from langchain_dp._util.pictures import new_figure
 
@@ -157,13 +142,12 @@ def draw_scores(
 
 
 class Advance:
-    """Tell a bar how much more is done. ``show`` puts a line above it, None where there is no bar."""
+    """Advances a bar, and shows lines above it."""
 
     def __init__(self, step: Callable[[int], None], show: Callable[[str], None] | None) -> None:
         self._step, self._show = step, show
 
     def __call__(self, more: int, said: str = "") -> None:
-        """So much more is done, and what there is to be ``said`` of it, on a line of its own."""
         self._step(more)
         if said and self._show is not None:
             self._show(line(said))
@@ -173,13 +157,13 @@ class Advance:
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> Iterator[Advance]:
-    """A bar on stderr, on a terminal only. Yields what tells it how much more is done."""
+    """Show a bar on terminals."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     counted = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     seen = ("{task.description}", BarColumn(), counted, "" if unit == "bytes" else unit, TimeRemainingColumn())
-    settings: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}  # what is printed passes untouched
+    settings: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}  # leave printed text unchanged
     quiet = not (shown and sys.stderr.isatty())
     with Progress(*seen, console=Console(stderr=True), disable=quiet, **settings) as bar:
         task = bar.add_task(what, total=total)
@@ -188,10 +172,7 @@ def progress(what: str, total: int | None, unit: str, *, shown: bool = True) -> 
 
 
 def show(found: Plan, options: JsonOptions, *, counted_by: str, on_rows: bool = True, after: Any = None) -> None:
-    """Show what a run would cost, and by whose tokens, on what rows, that was counted.
-
-    ``after`` is the ledger of the data as the run would leave it.
-    """
+    """Show a forecast, and ``after``, the ledger that the run would leave."""
     if on_rows:
         counted_by += ", on the private rows: keep these figures to yourself"
     if options.json:
@@ -208,7 +189,6 @@ def show(found: Plan, options: JsonOptions, *, counted_by: str, on_rows: bool = 
 
 
 def show_calibration(calibration: Calibration, *, as_json: bool, releases: int | None = None) -> None:
-    """Show what an eta means."""
     needed = None if releases is None else releases * calibration.eta
     if as_json:
         fields = dataclasses.asdict(calibration) | {"neighbor_loss": calibration.neighbor_loss}

@@ -1,5 +1,5 @@
-"""The ledger of a data file: all commands that spend charge it, and each says what is left."""
-# No postponed annotations: typer reads those of a base class where a command inherits them.
+"""The ledger that a data file's commands charge."""
+# No postponed annotations: typer evaluates inherited ones in the command's module.
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from langchain_dp.records import PrivateRecords
 
 _ADDS_UP = "Another ledger over the same rows adds up with this one"
-_ROUNDING = 1e-9  # what is left is a difference of sums
+_ROUNDING = 1e-9  # the rest is a difference of sums
 
 
 def _total(values: list[float] | None) -> list[float] | None:
@@ -33,7 +33,7 @@ def _total(values: list[float] | None) -> list[float] | None:
 
 
 class SpendingOptions(JsonOptions):
-    """The ledger of a command that spends."""
+    """The ledger to charge."""
 
     budget: list[float] | None = promised(
         None, parser=positive, callback=_total, metavar="EPSILON [DELTA]",
@@ -42,7 +42,6 @@ class SpendingOptions(JsonOptions):
     ledger: str | None = ledger_at(help="ledger of --data: file or postgresql:// URL (default: DATA.ledger beside it)")
 
     def account(self, data: Path, out: Path, neighbors: str = "replace-one") -> "DataLedger":
-        """Return the ledger of the private rows. Nothing is made or written."""
         place = self.ledger or f"{data.resolve() if data.is_symlink() else data}.ledger"
         check_apart(out, place)
         return DataLedger.at(place, data, self.budget, neighbors, ask=not self.json)
@@ -50,17 +49,7 @@ class SpendingOptions(JsonOptions):
 
 @dataclasses.dataclass
 class DataLedger:
-    """The ledger of one data file.
-
-    Args:
-        place: Its path or URL.
-        data: The data file.
-        budget: Its total. None if it is not made yet and nobody has named one.
-        neighbors: The relation of the command.
-        may_ask: Whether a missing total may be asked for on a terminal.
-        plans: Epsilon and delta that each plan has reserved.
-        made: Whether the ledger exists.
-    """
+    """A data file's ledger. ``plans``: reserved epsilon and delta."""
 
     place: str
     data: Path
@@ -72,7 +61,7 @@ class DataLedger:
 
     @classmethod
     def at(cls, place: str, data: Path, given: Sequence[float] | None, neighbors: str, *, ask: bool) -> "DataLedger":
-        """Read the ledger at a place, and refuse a --budget that is not the ledger's."""
+        """Refuse a --budget that differs."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.accounting.budget import neighbors_from
         from langchain_dp.accounting.store.base import file_at, is_there, is_url
@@ -100,13 +89,12 @@ class DataLedger:
 
     @property
     def name(self) -> str:
-        """The place in messages. A URL may hold what nobody should see."""
+        """The place in messages, without a URL, which may hold secrets."""
         from langchain_dp.accounting.store.base import is_url
 
         return "the ledger in the database" if is_url(self.place) else self.place
 
     def left(self) -> tuple[float, float]:
-        """Return the (epsilon, delta) that no plan has reserved."""
         assert self.budget is not None
         taken = self.plans.values()
 
@@ -119,13 +107,7 @@ class DataLedger:
         )
 
     def share(self, epsilon: float, name: str, *, plan: bool = False) -> "PrivacyBudget":
-        """Return what the command ``name`` may spend: its epsilon, and as large a share of delta.
-
-        A run that the ledger holds already keeps the delta that it took. A ``plan`` needs no ledger.
-
-        Raises:
-            InvalidParameter: The ledger was not made and no total was given, or less is left.
-        """
+        """Return the command's epsilon with a proportional delta. A stored run keeps its delta."""
         from langchain_dp.accounting import PrivacyBudget
 
         if plan and self.budget is None:
@@ -145,11 +127,9 @@ class DataLedger:
         return dataclasses.replace(self.budget, epsilon=epsilon, delta=delta)
 
     def after(self, share: "PrivacyBudget", name: str) -> "DataLedger":
-        """Return the account as the command would leave it."""
         return dataclasses.replace(self, plans={name: (share.epsilon, share.delta)} | self.plans)
 
     def _asked(self) -> "PrivacyBudget":
-        """Ask for the total on a terminal."""
         from langchain_dp.accounting import PrivacyBudget
 
         if not (self.may_ask and sys.stdin.isatty() and sys.stderr.isatty()):
@@ -165,7 +145,6 @@ class DataLedger:
 
     @contextlib.contextmanager
     def opened(self, records: "PrivateRecords", *, quiet: bool) -> "Iterator[PrivacyLedger]":
-        """Open the ledger to charge it, and make it if it is not there."""
         from langchain_dp.accounting import PrivacyLedger
         from langchain_dp.ensemble.splits import holds_other_rows
 
@@ -187,13 +166,11 @@ class DataLedger:
         return f"epsilon {room(self.left()[0])} of {bound(self.budget.epsilon)} left for {self.data}"
 
     def in_json(self) -> dict[str, Any]:
-        """Return what is left, for --json. None without a ledger."""
         left = None if self.budget is None else dict(zip(("epsilon", "delta"), self.left(), strict=True))
         return {"left": left}
 
 
 def show_forecast(forecast: Any, after: DataLedger, *, as_json: bool) -> int:
-    """Show a plan and the rest of the budget after it. Returns the exit code."""
     if as_json:
         print_json(forecast.to_dict() | after.in_json())
     else:
@@ -203,7 +180,6 @@ def show_forecast(forecast: Any, after: DataLedger, *, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def _opened(place: str) -> "Iterator[PrivacyLedger]":
-    """A ledger that exists, for reading."""
     from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
     from langchain_dp.audit.report.opening import open_ledger
     from langchain_dp.errors import LedgerUnwritable
@@ -211,7 +187,7 @@ def _opened(place: str) -> "Iterator[PrivacyLedger]":
     try:
         ledger = open_ledger(place)
     except LedgerUnwritable:
-        # Opening it to write takes back what a crash left unfinished, whatever the budget.
+        # Opening it to write rolls back an unfinished write, even with a wrong budget.
         with contextlib.suppress(LedgerMismatch):
             PrivacyLedger(PrivacyBudget(1.0), place).close()
         ledger = open_ledger(place)
@@ -225,7 +201,7 @@ def _opened(place: str) -> "Iterator[PrivacyLedger]":
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Say in terms of the command what to do about a run that was started otherwise."""
+    """Add the remedy for a run that was started with other options."""
     try:
         yield
     except (BudgetExceeded, LedgerMismatch, PlanError) as error:

@@ -1,4 +1,4 @@
-"""``langchain-dp start``: forecasts for a file of labelled rows, its ledger, and a script to begin with."""
+"""``langchain-dp start``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ while text := input("\\nA text to classify (Enter to stop): ").strip():
 
 
 class Start(JsonOptions, LabelOptions):
-    """Begins with a file of the user's own."""
+    """Begins with own data."""
 
     path = "start"
     what = "Begin with your own CSV: forecasts, a ledger, a script."
@@ -56,7 +56,7 @@ class Start(JsonOptions, LabelOptions):
     notes = """\
 It reads the file on this machine. Column names and the numbers of rows and users count as public from then on, so it
 asks first. Name the labels yourself: a list made from the rows could disclose a record. Nothing is spent.
-It writes DATA.ledger with the total of --budget, and a Python script that fits a classifier at --epsilon.
+It writes DATA.ledger, and a Python script that fits a classifier.
 --json: {"rows", "users", "columns", "forecasts": [{"use", "command", "by_epsilon"}], "script", "ledger"}.
 """
     data: Path = Argument(metavar="DATA", help="CSV, JSONL, Excel or Parquet file of labelled rows")
@@ -71,7 +71,6 @@ It writes DATA.ledger with the total of --budget, and a Python script that fits 
     yes: bool = Option(False, "--yes", "-y", help="do not ask whether columns and numbers may count as public")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.records import PrivateRecords, check_labels, check_records, read_rows
 
         if not self.labels:
@@ -152,7 +151,6 @@ It writes DATA.ledger with the total of --budget, and a Python script that fits 
 
 
 def _column(what: str, usual: Iterable[str], names: Sequence[str]) -> str:
-    """Return the column with a usual name."""
     lower = {name.lower(): name for name in names}
     for name in usual:
         if name in lower:

@@ -1,4 +1,4 @@
-"""``langchain-dp survey`` and ``langchain-dp score``: typed questions to conversations, and the accuracy of chains."""
+"""``langchain-dp survey`` and ``langchain-dp score``."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ class SurveyConversations(ChargedOptions, ModelOptions):
 """
     notes = """\
 --data holds a conversation a line: a text, "messages", or a run of LangSmith. --questions is a JSON list of {"name",
-"choices"}, where choices are names, or names with descriptions. "text" is the question in words, and "below" has finer
-choices by choice. The encoder puts a conversation to the nearest description: good for topics. A model reads it: better
-for moods and outcomes, and slower. The page and survey.json beside it may be shown to anybody.
---json: what survey.json holds, {"tables", "records", "unit", "certificate"}, and {"left"}; the plan under --plan.
+"choices", "text", "below"}: choices are names, or names with descriptions; "below" has finer choices by choice. The
+encoder suits topics. A model is slower, and suits moods and outcomes. Page and JSON file may be shown to anybody.
+--json: the contents of that file, {"tables", "records", "unit", "certificate"}, and {"left"}; the plan under --plan.
 """
     out: Path = Option(help="HTML page to write; tables and certificate go to a JSON file beside it")
     ask: list[str] | None = Option(None, metavar='"NAME: A, B"', help="a question with its choices")
@@ -53,7 +52,6 @@ for moods and outcomes, and slower. The page and survey.json beside it may be sh
     plan: bool = Option(False, "--plan", help="forecast the error bars, and stop: nothing is spent")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.aggregate import Survey, conversations
         from langchain_dp.records import read_rows
 
@@ -126,8 +124,8 @@ class ScoreChains(ReleaseOptions):
       --out score.json
 """
     notes = """\
-A chain is a file that `langchain-dp fit` wrote, or MODULE:NAME of a LangChain Runnable in a module of this folder. Each
-row is an isolated call. Chains that are named together are compared in one release.
+A chain is a file that `langchain-dp fit` wrote, or a LangChain Runnable in a module of this folder. Each row is an
+isolated call. Several chains share one release.
 --json: the contents of the file, {"scores": [{"chain", "accuracy", "low", "high", ...}]}, and {"left"}.
 """
     chain: list[str] = Option(help="a saved classifier, or MODULE:NAME of a chain in Python")
@@ -137,7 +135,6 @@ row is an isolated call. Chains that are named together are compared in one rele
     )
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp._util.whole_files import write_whole
         from langchain_dp.aggregate import private_accuracy
 
@@ -165,7 +162,7 @@ row is an isolated call. Chains that are named together are compared in one rele
 
 
 def _chain(given: str) -> Any:
-    """A saved classifier, or an object of a module in the current folder."""
+    """Load or import it."""
     if Path(given).is_file():
         from langchain_dp.aggregate import DPPrototypeClassifier
 

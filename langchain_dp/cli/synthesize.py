@@ -1,4 +1,4 @@
-"""``langchain-dp synthesize``: private rows in, a file of examples out that may be shown to anybody and kept."""
+"""``langchain-dp synthesize``."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ class Synthesize(SpendingOptions, WritingModelOptions, ExampleOptions):
 """
     notes = """\
 The first line of the file holds the certificate, every other one {"text", "label"}, with "dropped" and why where a
-public filter left it out. The ledger of --data keeps every release. A thief of the ledger and its key can
-test guesses at the rows. After Ctrl-C the same command continues with the next token. Neighbors replace one
-row. A description must not be taken from the rows: the model is told it, and it counts as public.
---alone shows no row to the model: where the names of the labels say what they mean, look first whether that will do.
+public filter left it out. The ledger keeps every release. A thief of the ledger and its key can test guesses at the
+rows. After Ctrl-C the same command continues with the next token. Neighbors replace one row. Descriptions count as
+public: do not take them from the rows. First try --alone, which shows no row to the model.
 --json: {"examples", "dropped", "certificate", "left"}; with --plan {"clip", "members", "verdict", ...}.
 """
     out: Path = Option(help="JSONL file to write: certificate and examples")
@@ -66,7 +65,6 @@ row. A description must not be taken from the rows: the model is told it, and it
             raise typer.BadParameter("expected --labels, --describe or --data: without them nobody knows the labels")
 
     def run(self) -> int:
-        """Run the command. Returns the exit code."""
         from langchain_dp.accounting import PrivacyBudget
         from langchain_dp.records import PrivateRecords, check_records
         from langchain_dp.synth import SynthesisPrompts, SyntheticExamples
@@ -79,7 +77,7 @@ row. A description must not be taken from the rows: the model is told it, and it
         if not self.alone:
             check_records(records, list(labels), SynthesisPrompts().variables)
         account = None if self.alone or self.data is None else self.account(self.data, self.out)
-        # The model alone spends nothing of it: any number will do.
+        # Unused if the model writes alone.
         budget = PrivacyBudget(1.0)
         paid = None if self.plan or saved is None or not _was_paid_for(saved) else saved
         if paid is not None and (account is None or self.name not in account.plans):
@@ -137,7 +135,6 @@ row. A description must not be taken from the rows: the model is told it, and it
 
 
 def _was_paid_for(examples: SyntheticExamples) -> bool:
-    """Return whether a budget was spent on them: nobody writes them a second time."""
     return examples.certificate.private and examples.certificate.epsilon > 0
 
 
@@ -153,7 +150,7 @@ def _refuse(out: Path) -> NoReturn:
 
 
 def given(options: ExampleOptions) -> dict[str, str]:
-    """Return the named labels with their descriptions, or None."""
+    """Return the named labels with their descriptions."""
     said: dict[str, str] = {}
     for each in options.describe or ():
         if "=" not in each and Path(each).is_file():
@@ -178,7 +175,7 @@ def given(options: ExampleOptions) -> dict[str, str]:
 
 
 def read(options: ExampleOptions, data: Path | None) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the rows, and the labels with their descriptions. A single label is that of rows without one."""
+    """Return rows and described labels."""
     labels = given(options)
     rows = [] if data is None else options.read(data, label=next(iter(labels)) if len(labels) == 1 else None)
     if not labels:
@@ -191,7 +188,6 @@ def read(options: ExampleOptions, data: Path | None) -> tuple[list[dict[str, Any
 def synthesizer_for(
     options: ExampleOptions, engine: Any, labels: dict[str, str], *, name: str = "synthesis", **promise: Any
 ) -> DPExampleSynthesizer:
-    """The synthesizer of these options."""
     from langchain_dp.synth import DPExampleSynthesizer
 
     return DPExampleSynthesizer(
@@ -218,7 +214,7 @@ def _before(plan: SynthesisPlan) -> str:
 
 
 def _said(advance: Advance, *, quiet: bool) -> Callable[[SyntheticExample], None]:
-    """Shows what is released, as it appears. ``quiet``, where a program reads, that one more is."""
+    """Show released texts, unless ``quiet``."""
 
     def told(one: SyntheticExample) -> None:
         lost = f"a text of {one.label} was given up when the run was stopped"

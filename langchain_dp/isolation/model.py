@@ -26,9 +26,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from langchain_core.callbacks import CallbackManager
-from langchain_core.runnables import RunnableConfig
-
 from langchain_dp._util import validate
 from langchain_dp._util.fair_semaphore import FairSemaphore
 from langchain_dp._util.reprs import safe_repr
@@ -207,7 +204,7 @@ class IsolatedModel:
             if problem := find_problem(try_gate=False):
                 return Outcome(stop=UnsafeEnvironment(problem))
             with hooked():
-                return Outcome(self._read(self._runnable.invoke(prompt, {"callbacks": CallbackManager(handlers=[])})))
+                return Outcome(self._read(self._runnable.invoke(prompt)))
         except BaseException as error:  # Python raises Ctrl-C in the main thread, which waits
             batch.note(place, error)
         return Outcome()
@@ -219,9 +216,7 @@ class IsolatedModel:
             if problem := find_problem(try_gate=False):
                 return Outcome(stop=UnsafeEnvironment(problem))
             with hooked():
-                # A manager, not []: BaseLLM.agenerate reads callbacks[0] of an empty list.
-                config: RunnableConfig = {"callbacks": CallbackManager(handlers=[])}
-                return Outcome(self._read(await self._runnable.ainvoke(prompt, config)))
+                return Outcome(self._read(await self._runnable.ainvoke(prompt)))
         except BaseException as error:  # the caller's cancellation does not reach this task
             batch.note(place, error)
         return Outcome()

@@ -91,12 +91,12 @@ class ChargesUsers(HeldInputs, Runnable[Any, Any]):
         return [USER_SPEC]
 
     async def ainvoke(self, input: Any, *args: Any, **kwargs: Any) -> Any:
-        """Async twin of :meth:`invoke`."""
+        """Async twin of ``invoke``."""
         input = PrivateArgs.of(input)
         return await super().ainvoke(input, *args, **kwargs)
 
     async def abatch(self, inputs: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Async twin of :meth:`batch`."""
+        """Async twin of ``batch``."""
         inputs = PrivateArgs.of(inputs)
         return await asyncio.to_thread(self.batch, inputs, *args, **kwargs)
 

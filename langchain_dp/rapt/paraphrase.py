@@ -110,7 +110,7 @@ class TextParaphraser:
         return json.dumps({**dataclasses.asdict(self._options), **facts}, sort_keys=True)
 
     def notes(self) -> tuple[str, ...]:
-        weak = f" Above {_WEAK:g} it promises hardly anything: what protects is what attackers cannot do."
+        weak = f" Above {_WEAK:g} it promises hardly anything, and only the limits of attackers protect."
         weak *= self.eta > _WEAK
         return (
             f"Here eta is a pure, local epsilon: the loss between any two texts, for each paraphrase.{weak}",

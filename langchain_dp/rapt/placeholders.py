@@ -237,8 +237,8 @@ class PlaceholderReleases:
     def notes(self) -> tuple[str, ...]:
         if self._rest is not None:
             return (
-                "How many entities were found, of which kinds, between which words, and which of them are equal is in "
-                "clear, and so is what was missed, but for what the sanitizer of the other words promises.",
+                "The number and kinds of entities, the words between them and their equality are in clear. So are "
+                "missed entities, except for the promise of the sanitizer of the other words.",
             )
         return (
             "Everything but the entities found passes in clear.",

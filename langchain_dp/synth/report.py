@@ -125,7 +125,7 @@ class SynthesisPlan(_TextPlan):
             "synthetic examples",
             f"  examples     {self.examples:,}{of_each}, at most {self.design.noise.event.tokens} tokens each",
             f"of {self.design.rounds:,} rounds",
-            "  for nothing  as many by the model alone, public_examples() or --alone: look first if they will do",
+            "  no budget    as many by the model alone, public_examples() or --alone: look at these first",
             f"  to evaluate  about {self.tokens:,.0f} tokens{self._time}",
         )
 

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import operator
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -335,6 +336,30 @@ def test_code_that_asks_for_the_global_cache_by_itself_finds_it_empty_and_deaf(h
     assert asked(how, IsolatedModel(RunnableLambda(ask, aask), trust_opaque_model=True)) == PROMPTS
     assert list(cache._cache) == [("public", "")]
     assert get_llm_cache() is cache
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_call_that_outlives_its_batch_still_finds_no_cache(how: str) -> None:
+    """If it breaks, a call that was given up fills the application's cache with its private prompt."""
+    cache, batch_is_over, asked_late = InMemoryCache(), threading.Event(), threading.Event()
+
+    def ask(prompt: str) -> str:
+        batch_is_over.wait(60)
+        found = get_llm_cache()
+        assert found is not None
+        found.update(prompt, "", [])
+        asked_late.set()
+        return prompt
+
+    set_llm_cache(cache)
+    model = IsolatedModel(RunnableLambda(ask), trust_opaque_model=True)
+    if how == "sync":
+        assert model.batch(PROMPTS[:1], timeout=0.01) == [None]
+    else:
+        assert asyncio.run(model.abatch(PROMPTS[:1], timeout=0.01)) == [None]
+    batch_is_over.set()
+    assert asked_late.wait(60)
+    assert list(cache._cache) == []
 
 
 @pytest.mark.parametrize("place", ["itself", "a field", "a binding", "a runnable class of one's own"])

@@ -80,7 +80,10 @@ def test_both_etas_travel_with_a_saved_classifier(base: Backbone, tmp_path: Path
         ({"by": "none"}, "NOT private"),
         ({"not_private_seed": 1}, "NOT private"),
         ({"mechanism": "laplace"}, "'laplace', here it is 'exponential'"),
-        ({"policies": Policies(numbers="keep")}, "only of them it is said: 'Numbers are passed through in clear.'"),
+        (
+            {"policies": Policies(numbers="keep")},
+            "only their certificate notes: 'Numbers are passed through in clear.'",
+        ),
         ({"keep": ["movie"]}, "1 chosen words are passed through"),
         ({"keep": [f"word{i:02}" for i in range(30)]}, "under other settings"),
         ({"length": 12}, "filled up or cut to 12 tokens"),

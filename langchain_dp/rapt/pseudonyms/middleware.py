@@ -102,7 +102,7 @@ class PseudonymMiddleware(AgentMiddleware[Any, Any, Any]):
             if wraps and getattr(one, "name", None) not in _MARKS_ONLY:
                 raise InvalidParameter(
                     f"Expected {type(self).__name__} after {getattr(one, 'name', type(one).__name__)} in the list of "
-                    "middleware: what stands after it tells the model what is not hidden, and tools what is not put "
+                    "middleware: a later one shows the model names that are not hidden, and tools what is not put "
                     f"back. Put {type(self).__name__} last."
                 )
         return super().name

@@ -311,8 +311,10 @@ class RAPTClient:
         ignored = {REUSED, *COUNTED, UNNAMED, LABELS_IN_CLEAR}  # of the account, and of every training
         theirs_only = set(certificate.notes) - ignored
         own_only = set(() if self._formal is None else self._formal.notes()) - ignored
-        differences += [f"only of them it is said: {note[:_SHOWN]!r}" for note in sorted(theirs_only - own_only)]
-        differences += [f"only here it is said: {note[:_SHOWN]!r}" for note in sorted(own_only - theirs_only)]
+        differences += [f"only their certificate notes: {note[:_SHOWN]!r}" for note in sorted(theirs_only - own_only)]
+        differences += [
+            f"only the certificate here notes: {note[:_SHOWN]!r}" for note in sorted(own_only - theirs_only)
+        ]
         return differences
 
     def save(self, folder: str | PathLike[str]) -> None:
