@@ -29,8 +29,10 @@ def needs(extra: str, *packages: str, why: str = "") -> Iterator[None]:
 
 
 def lazy_exports(
-    package: str, home: Mapping[str, str], *, extra: str = "", needs: Collection[str] = ()
+    package: str, modules: Mapping[str, Collection[str]], *, extra: str = "", needs: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    home = {name: module for module, names in modules.items() for name in names}
+
     def load(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -6,8 +6,7 @@ import functools
 import json
 import math
 import threading
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent
@@ -92,9 +91,7 @@ class BaseLedger(SharedOnCopy):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -178,26 +175,23 @@ class Account(SharedOnCopy):
             self.prepaid.drop()
 
     def cost(self, counts: Sequence[tuple[str, int]], delta: float) -> float:
-        key = (*sorted(counts), delta)
-        with self._lock:
-            if key not in self._known:
-                self._remember(key, _composed(tuple(sorted(counts)), delta, self.budget.neighbors))
-            return self._known[key]
+        sums = tuple(sorted(counts))
+        return self._remembered((*sums, delta), lambda: _composed(sums, delta, self.budget.neighbors))
 
     def releases(self, event: str, left: tuple[float, float]) -> int:
         if not (left[0] > SLACK * self.budget.epsilon and left[1] > SLACK * self.budget.delta):
             return 0
-        key = (event, *left)
+        rest = PrivacyBudget(left[0], left[1], self.budget.neighbors)
+        return int(self._remembered((event, *left), lambda: max_releases(event_from_json(event), rest)))
+
+    def _remembered(self, key: tuple[object, ...], compute: Callable[[], float]) -> float:
         with self._lock:
             if key not in self._known:
-                rest = PrivacyBudget(left[0], left[1], self.budget.neighbors)
-                self._remember(key, max_releases(event_from_json(event), rest))
-            return int(self._known[key])
-
-    def _remember(self, key: tuple[object, ...], value: float) -> None:
-        if len(self._known) >= _CACHED:
-            del self._known[next(iter(self._known))]  # the oldest: used counts only grow, so it is out of date
-        self._known[key] = value
+                value = compute()
+                if len(self._known) >= _CACHED:
+                    del self._known[next(iter(self._known))]  # the oldest: used counts only grow, so it is out of date
+                self._known[key] = value
+            return self._known[key]
 
     def left(self, plans: Sequence[StoredPlan]) -> tuple[float, float]:
         epsilon, delta = claims(plans)
@@ -333,7 +327,8 @@ class BudgetHolder(SharedOnCopy):
         if len(plans) > 1:
             added.append(f"the claims of {len(plans)} plans, each chosen adaptively, are added up")
         neighbors = account.budget.neighbors
-        kinds = sorted({_released(json.loads(key))["event"] for key in events})
+        releases = [event_from_json(key) for key in events]
+        kinds = sorted({type(one.event if isinstance(one, PartEvent) else one).__name__ for one in releases})
         return PrivacyCertificate(
             mechanism=mechanism or " + ".join(kinds) or "none yet",
             epsilon=epsilon,
@@ -370,8 +365,7 @@ def claims(plans: Sequence[StoredPlan]) -> tuple[float, float]:
 
 
 def event_key(event: DpEvent) -> str:
-    if not isinstance(event, DpEvent):
-        raise InvalidParameter(f"Expected event of type {type(event).__name__} to be a DpEvent, such as NoisyMaxEvent.")
+    validate.instance("event", event, DpEvent, "a DpEvent, such as NoisyMaxEvent")
     try:
         return _event_key(event)
     except TypeError:  # unhashable, as ComposedDpEvent is
@@ -409,10 +403,6 @@ def in_words(items: Sequence[tuple[str, int]]) -> str:
     for event, count in items:
         counts[_noun(event)] = counts.get(_noun(event), 0) + count
     return " and ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items())
-
-
-def _released(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields["of"] if fields["event"] == "PartEvent" else fields
 
 
 def _noun(event: str) -> str:

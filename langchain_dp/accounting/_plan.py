@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -93,32 +94,29 @@ class LedgerPlan(BudgetHolder):
         key, most = self._item(event, count)
         validate.short_text("caller", caller, at_least=0)
         whose = self.account_of(user_id)
-        try:
+        account, stored = self._account, self._stored
+        with contextlib.suppress(UserRefused):
             # A count above the whole plan is refused here: it need not even fit into the file's integers.
-            account, stored = self._account, self._stored
             if count > most:
                 charged = False
             elif account.prepaid is None or whose is not None:  # no block is paid for a user who may not query again
                 charged = account.store.add_use(stored, key, count, caller, whose)
             else:
                 charged = account.prepaid.take(stored, key, count, caller)
-            if not charged:
-                raise self._exhausted(event, key, count)
-        except UserRefused:
-            pass
-        else:
-            return
+            if charged:
+                return
+            raise self._exhausted(event, key, count)
         assert whose is not None
         left = whose[1] - self.used_by().get(whose[0], 0)
         refusal = QuotaExceeded(
             f"This user's share of the plan {self.name!r} is {whose[1]:,} releases, and {left:,} are left of it. "
             "Nothing was charged. A share is not refilled on the same rows. New rows get a new ledger.",
             asked=f"{count} x {event!r}",
-            spent=self._account.spent(self._account.store.plans(), round_up=False),
+            spent=account.spent(account.store.plans(), round_up=False),
             budget=(self.budget.epsilon, self.budget.delta),
             fits=min(left, self.remaining(event)),
         )
-        raise self._account.refusals.add(refusal)
+        raise account.refusals.add(refusal)
 
     def spend_up_to(self, event: DpEvent, count: int, *, caller: str) -> None:
         """Charge durably the part of ``count`` releases that ``caller`` has not been charged.

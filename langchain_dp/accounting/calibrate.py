@@ -18,7 +18,6 @@ from langchain_dp.accounting.events import (
     MOST_EPSILON0,
     ClippedSumRoundEvent,
     LimitedDomainEvent,
-    Neighbors,
     NoisyMaxEvent,
     SamplingName,
     VectorSumEvent,
@@ -59,17 +58,11 @@ def calibrate_noisy_max(
         >>> round(sigma, 1)
         19.7
     """
-    _check_budget(budget)
+    validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("queries", queries, at_least=1, remedy="Give the number of questions to be answered.")
-    q = validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    validate.one_of("sampling", sampling, ("fixed", "resample"))
-    _check_delta(budget.delta, [(NoisyMaxEvent(1.0, q, sampling), queries)])
-    return _noisy_max_sigma(budget.epsilon, budget.delta, budget.neighbors, queries, q, sampling)
-
-
-def _check_budget(budget: object) -> None:
-    if not isinstance(budget, PrivacyBudget):
-        raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(3.0).")
+    unit = NoisyMaxEvent(1.0, sampling_probability, sampling)
+    _check_delta(budget.delta, [(unit, queries)])
+    return _noisy_max_sigma(budget, unit, queries)
 
 
 def _check_delta(delta: float, events: Sequence[tuple[DpEvent, int]]) -> None:
@@ -83,21 +76,22 @@ def _check_delta(delta: float, events: Sequence[tuple[DpEvent, int]]) -> None:
 
 
 @functools.lru_cache(maxsize=_KEPT)  # of public parameters only: an audit makes many chains of one kind
-def _noisy_max_sigma(
-    target: float, delta: float, neighbors: Neighbors, queries: int, sampling_probability: float, sampling: SamplingName
-) -> float:
+def _noisy_max_sigma(budget: PrivacyBudget, unit: NoisyMaxEvent, queries: int) -> float:
     def cost(sigma: float) -> float:
-        event = NoisyMaxEvent(sigma, sampling_probability, sampling)
-        return epsilon([(event, queries)], delta, neighbors=neighbors)
+        return _cost(dataclasses.replace(unit, sigma=sigma), queries, budget)
 
     # Start at half of the noise of zero-concentrated privacy: the accountant is slow at little noise.
-    tail = math.log(1 / delta)
-    enough = sampling_probability * math.sqrt(queries) * (math.sqrt(tail + target) + math.sqrt(tail)) / target
+    target, tail = budget.epsilon, math.log(1 / budget.delta)
+    enough = unit.sampling_probability * math.sqrt(queries) * (math.sqrt(tail + target) + math.sqrt(tail)) / target
     start = 2.0 ** math.floor(math.log2(min(max(enough / 2, 1.0), _MOST_SIGMA)))
     if start == 1 and cost(LEAST_SIGMA) <= target:
         return LEAST_SIGMA
     sigma = _smallest(cost, target, start=start, name=f"sigma up to {_MOST_SIGMA:,.0f} votes", most=_MOST_SIGMA)
     return _rounded_up(cost, target, sigma)
+
+
+def _cost(event: DpEvent, count: int, budget: PrivacyBudget) -> float:
+    return epsilon([(event, count)], budget.delta, neighbors=budget.neighbors)
 
 
 def calibrate_vector_sum(budget: PrivacyBudget, *, releases: int = 1, replaced: float = 2.0) -> float:
@@ -118,20 +112,21 @@ def calibrate_vector_sum(budget: PrivacyBudget, *, releases: int = 1, replaced: 
         >>> calibrate_vector_sum(PrivacyBudget(3.0))  # Gaussian mechanism at distance 2
         2.7812
     """
-    _check_budget(budget)
+    validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("releases", releases, at_least=1)
     replaced = VectorSumEvent(1.0, replaced).replaced
     # The grid resolves no smaller delta for one release than for two.
     _check_delta(budget.delta, [(VectorSumEvent(1.0), max(releases, 2))])
-    return _vector_sum_noise(budget.epsilon, budget.delta, budget.neighbors, releases, replaced)
+    return _vector_sum_noise(budget, releases, replaced)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _vector_sum_noise(target: float, delta: float, neighbors: Neighbors, releases: int, replaced: float) -> float:
+def _vector_sum_noise(budget: PrivacyBudget, releases: int, replaced: float) -> float:
     def cost(noise: float) -> float:
-        return epsilon([(VectorSumEvent(noise, replaced), releases)], delta, neighbors=neighbors)
+        return _cost(VectorSumEvent(noise, replaced), releases, budget)
 
-    return _rounded_up(cost, target, _smallest(cost, target, start=1.0, name="the noise multiplier", most=_MOST_SIGMA))
+    noise = _smallest(cost, budget.epsilon, start=1.0, name="the noise multiplier", most=_MOST_SIGMA)
+    return _rounded_up(cost, budget.epsilon, noise)
 
 
 def _rounded_up(cost: Callable[[float], float], target: float, sigma: float) -> float:
@@ -166,17 +161,15 @@ def calibrate_limited_domain(
         >>> round(epsilon0, 3)
         0.203
     """
-    _check_budget(budget)
+    validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("tokens", tokens, at_least=1)
     validate.number("sampling_probability", sampling_probability, above=0.0, at_most=1.0)
-    validate.one_of("sampling", sampling, ("fixed", "resample"))
     delta0 = min(0.1 * budget.delta / (tokens * sampling_probability), 0.5)
 
     _check_delta(budget.delta, [(LimitedDomainEvent(1.0, delta0, sampling_probability, sampling), tokens)])
 
     def cost(inverse: float) -> float:
-        event = LimitedDomainEvent(1.0 / inverse, delta0, sampling_probability, sampling)
-        return epsilon([(event, tokens)], budget.delta, neighbors=budget.neighbors)
+        return _cost(LimitedDomainEvent(1.0 / inverse, delta0, sampling_probability, sampling), tokens, budget)
 
     inverse = _smallest(cost, budget.epsilon, start=1.0, name="1/epsilon0")
     step = 10.0 ** (math.floor(math.log10(1 / inverse)) - 4)
@@ -207,27 +200,24 @@ def calibrate_text_round(
         >>> epsilon([(ClippedSumRoundEvent(epsilon0, 40, 0.1), 10)], delta=1e-5) <= 3.0
         True
     """
-    _check_budget(budget)
+    validate.instance("budget", budget, PrivacyBudget, "a PrivacyBudget", "Give PrivacyBudget(3.0).")
     validate.integer("rounds", rounds, at_least=1)
     unit = ClippedSumRoundEvent(1.0, tokens, sampling_probability)
     _check_delta(budget.delta, [(unit, rounds)])
-    return _text_round_epsilon0(budget.epsilon, budget.delta, budget.neighbors, unit, rounds)
+    return _text_round_epsilon0(budget, unit, rounds)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _text_round_epsilon0(
-    target: float, delta: float, neighbors: Neighbors, unit: ClippedSumRoundEvent, rounds: int
-) -> float:
+def _text_round_epsilon0(budget: PrivacyBudget, unit: ClippedSumRoundEvent, rounds: int) -> float:
     def cost(inverse: float) -> float:
-        event = dataclasses.replace(unit, epsilon0=min(1 / inverse, MOST_EPSILON0))
-        return epsilon([(event, rounds)], delta, neighbors=neighbors)
+        return _cost(dataclasses.replace(unit, epsilon0=min(1 / inverse, MOST_EPSILON0)), rounds, budget)
 
-    if cost(1 / MOST_EPSILON0) <= target:
+    if cost(1 / MOST_EPSILON0) <= budget.epsilon:
         return MOST_EPSILON0
-    inverse = _smallest(cost, target, start=10.0, name="1/epsilon0")
+    inverse = _smallest(cost, budget.epsilon, start=10.0, name="1/epsilon0")
     step = 10.0 ** (math.floor(math.log10(1 / inverse)) - 3)
     steps = math.floor(1 / inverse / step)
-    while cost(1 / (steps * step)) > target:
+    while cost(1 / (steps * step)) > budget.epsilon:
         steps -= 1
     return steps * step
 
@@ -244,7 +234,7 @@ def max_releases(event: DpEvent, budget: PrivacyBudget) -> int:
     """
 
     def fits(count: int) -> bool:
-        return epsilon([(event, count)], budget.delta, neighbors=budget.neighbors) <= budget.epsilon
+        return _cost(event, count, budget) <= budget.epsilon
 
     if not fits(1):
         return 0
@@ -264,34 +254,23 @@ def _smallest(
 ) -> float:
     with tqdm(desc="calibrating noise", unit="step", disable=None, delay=5) as bar:
 
-        def counted(x: float) -> float:
-            value = cost(x)
+        @functools.cache  # brentq asks for both ends again
+        def excess(log_x: float) -> float:
+            value = cost(math.exp(log_x))
             bar.update()
-            return value
+            return math.log(max(min(value, 1e6), 1e-12) / target)
 
-        return _root(counted, target, start=start, name=name, most=most)
-
-
-def _root(cost: Callable[[float], float], target: float, *, start: float, name: str, most: float) -> float:
-    @functools.cache  # brentq asks for both ends again
-    def excess(log_x: float) -> float:
-        value = cost(math.exp(log_x))
-        return math.log(max(min(value, 1e6), 1e-12) / target)
-
-    low = high = math.log(start)
-    value = excess(low)
-    while value > 0:
-        low, high = high, high + math.log(2)
-        if high > math.log(2 * most):
-            raise InvalidParameter(
-                f"Expected {name} to reach epsilon={target!r}, but none does. Raise epsilon or delta, or have fewer "
-                "releases."
-            )
-        value = excess(high)
-    if low == high:
-        while value <= 0:
-            low, high = low - math.log(2), low
-            value = excess(low)
-            if low < -5 and value <= 0:
-                return math.exp(low)
-    return math.exp(float(brentq(excess, low, high, xtol=1e-5, rtol=1e-8)))
+        low = high = math.log(start)
+        while excess(high) > 0:
+            low, high = high, high + math.log(2)
+            if high > math.log(2 * most):
+                raise InvalidParameter(
+                    f"Expected {name} to reach epsilon={target!r}, but none does. Raise epsilon or delta, or have "
+                    "fewer releases."
+                )
+        if low == high:
+            while excess(low) <= 0:
+                if low < -5:
+                    return math.exp(low)
+                low, high = low - math.log(2), low
+        return math.exp(float(brentq(excess, low, high, xtol=1e-5, rtol=1e-8)))

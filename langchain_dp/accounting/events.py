@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from dp_accounting import NeighboringRelation as Neighbors
+from dp_accounting import NeighboringRelation
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 
 from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
-__all__ = [
-    "ClippedSumRoundEvent",
-    "ExponentialEvent",
-    "LimitedDomainEvent",
-    "MetricEvent",
-    "Neighbors",
-    "NoisyMaxEvent",
-    "PartEvent",
-    "SamplingName",
-    "VectorSumEvent",
-    "event_from_json",
-    "event_to_json",
-]
-# Neighbors: REPLACE_ONE, ADD_OR_REMOVE_ONE or REPLACE_SPECIAL (zero-out).
+Neighbors: TypeAlias = NeighboringRelation
+"""REPLACE_ONE, ADD_OR_REMOVE_ONE or REPLACE_SPECIAL (zero-out)."""
 
 SamplingName = Literal["fixed", "resample"]
 

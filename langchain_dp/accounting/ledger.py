@@ -132,11 +132,8 @@ class PrivacyLedger(BaseLedger, BudgetHolder):
             delta = validate.number("delta", delta, above=0.0, below=1.0)
         if settings is not None:
             settings = _public_settings(settings)
-        if quotas is not None and not isinstance(quotas, Quotas):
-            raise InvalidParameter(
-                f"Expected quotas of type {type(quotas).__name__} to be shares. Give Quotas(default=, overrides=) or "
-                "None."
-            )
+        remedy = "Give Quotas(default=, overrides=) or None."
+        validate.instance("quotas", quotas, (Quotas, type(None)), "shares", remedy)
         shares = None if quotas is None else quotas.to_dict()
         account = self._account
         asked = f"plan {name!r} of {', '.join(f'{count} x {event_from_json(key)!r}' for key, count in items)}"

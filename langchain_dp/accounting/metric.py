@@ -171,20 +171,13 @@ class MetricLedger(BaseLedger):
         left = max(limit - refused.spent, 0)
         fits = left // cost
         what, times = ("text", "") if refused.asked == 1 else ("request", f"{refused.asked} x ")
-        return self._refused(
+        refusal = BudgetExceeded(
             f"This {what} would cost {times}eta {eta:g}; {units(left):g} of {units(limit):g} is left for the "
             f"{refused.whose} at position {refused.position} of the request. Nothing was charged and nothing released, "
-            f"and {fits} more would fit into this account. Reuse what was released, or ask for less.",
-            times, refused.whose, eta, refused.spent, limit, fits,
-        )  # fmt: skip
-
-    def _refused(
-        self, sentence: str, times: str, whose: Whose, eta: float, spent: int, limit: int, fits: int
-    ) -> BudgetExceeded:
-        refusal = BudgetExceeded(
-            f"{sentence} (In nats per unit of distance.)",
-            asked=f"{times}a release at eta={eta:g} for a {whose}",
-            spent=(units(spent), 0.0),
+            f"and {fits} more would fit into this account. Reuse what was released, or ask for less. (In nats per unit "
+            "of distance.)",
+            asked=f"{times}a release at eta={eta:g} for a {refused.whose}",
+            spent=(units(refused.spent), 0.0),
             budget=(units(limit), 0.0),
             fits=fits,
         )
@@ -194,10 +187,10 @@ class MetricLedger(BaseLedger):
         """Return one user's or document's sum of eta."""
         if (user is None) == (document is None):
             raise InvalidParameter("Expected exactly one of user= and document= to be given.")
-        owner = Owner("" if document is None else document, user)
-        if owner.user is not None:
-            return units(self._store.spent("user", self._store.digest("user", owner.user)))
-        return units(self._store.spent("document", self._store.digest("document", owner.document)))
+        owner = Owner(document or "", user)
+        whose: Whose = "document" if owner.user is None else "user"
+        key = owner.document if owner.user is None else owner.user
+        return units(self._store.spent(whose, self._store.digest(whose, key)))
 
     def entries(self) -> Iterator[MetricEntry]:
         """Yield every charged release."""

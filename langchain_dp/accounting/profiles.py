@@ -67,7 +67,7 @@ def noisy_max_fixed(epsilons: Array, *, sigma: float, q: float) -> Array:
     y*(x) in closed form, which leaves one integral over x.
     """
     g = np.exp(epsilons)[:, None]
-    nodes = _nodes(sigma, 0.0, math.sqrt(0.5))
+    nodes = np.arange(-_TAIL * sigma, math.sqrt(0.5) + _TAIL * sigma, _STEP * sigma)
     log_a = math.log(q) + (nodes / math.sqrt(2) - 0.5) / sigma**2
     weight_0 = _density(nodes, sigma)
     weight_v = _density(nodes - math.sqrt(0.5), sigma)
@@ -83,10 +83,6 @@ def noisy_max_fixed(epsilons: Array, *, sigma: float, q: float) -> Array:
         return np.asarray(inner.sum(axis=1) * _STEP * sigma)
 
     return np.asarray(np.maximum(_in_blocks(block, g, nodes.size), 0.0))
-
-
-def _nodes(sigma: float, low: float, high: float) -> Array:
-    return np.arange(low - _TAIL * sigma, high + _TAIL * sigma, _STEP * sigma)
 
 
 def _density(x: Array, sigma: float) -> Array:

@@ -39,4 +39,4 @@ __all__ = [
     "state_to_text",
 ]
 
-__getattr__, __dir__ = lazy_exports(__name__, dict.fromkeys(("DPDecisionModel", "state_to_text"), ".decisions"))
+__getattr__, __dir__ = lazy_exports(__name__, {".decisions": ("DPDecisionModel", "state_to_text")})

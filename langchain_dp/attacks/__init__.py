@@ -54,19 +54,15 @@ __all__ = [
 ]
 
 _HOME = {
-    name: f"langchain_dp.attacks.{module}"
-    for module, names in {
-        "answer_membership": ("attack_answers",),
-        "embedding_inversion": ("InversionResult", "UnigramPrior", "invert_vectors", "invert_words", "unigram_prior"),
-        "example_membership": ("attack_examples",),
-        "leak_report": ("LeakReport", "LeakedSpan", "NearestRow"),
-        "leakage": ("find_leaks",),
-        "membership": ("MembershipResult", "PortScorer", "attack_prompt", "infer_membership", "lira_scores"),
-        "prompt_leaking": ("LeakingResult", "leak_prompt"),
-        "result": ("AttackResult", "plot_attacks"),
-        "sentence_embeddings": ("SentenceEmbeddings",),
-    }.items()
-    for name in names
+    ".answer_membership": ("attack_answers",),
+    ".embedding_inversion": ("InversionResult", "UnigramPrior", "invert_vectors", "invert_words", "unigram_prior"),
+    ".example_membership": ("attack_examples",),
+    ".leak_report": ("LeakReport", "LeakedSpan", "NearestRow"),
+    ".leakage": ("find_leaks",),
+    ".membership": ("MembershipResult", "PortScorer", "attack_prompt", "infer_membership", "lira_scores"),
+    ".prompt_leaking": ("LeakingResult", "leak_prompt"),
+    ".result": ("AttackResult", "plot_attacks"),
+    ".sentence_embeddings": ("SentenceEmbeddings",),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOME)

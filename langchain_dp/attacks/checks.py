@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from langchain_dp._util import validate
 from langchain_dp.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -16,22 +17,15 @@ def table(given: Vocabulary) -> Vocabulary:
     """Refuse anything but a vocabulary. The ``encode`` of a str would take a text."""
     from langchain_dp.rapt.vocabulary import Vocabulary  # a leak search does without
 
-    if not isinstance(given, Vocabulary):
-        raise InvalidParameter(
-            f"Expected vocabulary of type {type(given).__name__} to be a Vocabulary. Give "
-            'langchain_dp.rapt.load("minilm"), or load() of another table.'
-        )
+    remedy = 'Give langchain_dp.rapt.load("minilm"), or load() of another table.'
+    validate.instance("vocabulary", given, Vocabulary, "a Vocabulary", remedy)
     return given
 
 
 def frequencies(given: UnigramPrior, vocabulary: Vocabulary) -> UnigramPrior:
     from langchain_dp.rapt.posterior import UnigramPrior
 
-    if not isinstance(given, UnigramPrior):
-        raise InvalidParameter(
-            f"Expected prior of type {type(given).__name__} to be a UnigramPrior. Give unigram_prior(vocabulary, "
-            "texts)."
-        )
+    validate.instance("prior", given, UnigramPrior, "a UnigramPrior", "Give unigram_prior(vocabulary, texts).")
     if given.ids.max() >= len(vocabulary):
         raise InvalidParameter(
             f"Expected prior to hold ids below {len(vocabulary)}, the size of this table. It belongs to another one."

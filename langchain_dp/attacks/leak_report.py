@@ -157,27 +157,19 @@ class LeakReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, without any text."""
-        low, high = self.interval
-        return {
-            "name": self.name,
-            "rate": self.rate,
-            "low": low,
-            "high": high,
-            "baseline": self.baseline,
-            "n": self.own_words,
-            "settings": {
-                "rows": self.rows,
-                "held_out": self.held_out,
-                "spans": len(self.spans),
-                "spans_by_chance": len(self.by_chance),
-                "beyond_chance": len(self.beyond_chance),
-                "sentences": self.pieces,
-                "ordinary_words": self.ordinary,
-                "nearest": max((row.similarity for row in self.nearest), default=None),
-                "measure": "own words in runs",
-                "interval": "Clopper-Pearson over sentences",
-            },
+        settings = {
+            "rows": self.rows,
+            "held_out": self.held_out,
+            "spans": len(self.spans),
+            "spans_by_chance": len(self.by_chance),
+            "beyond_chance": len(self.beyond_chance),
+            "sentences": self.pieces,
+            "ordinary_words": self.ordinary,
+            "nearest": max((row.similarity for row in self.nearest), default=None),
+            "measure": "own words in runs",
+            "interval": "Clopper-Pearson over sentences",
         }
+        return figures(self, self.own_words, settings)
 
     def _share(self, spans: Sequence[LeakedSpan]) -> float:
         taken = {place for span in spans for place in range(span.start, span.end)}
@@ -214,6 +206,12 @@ class LeakReport:
 
     def __repr__(self) -> str:
         return "LeakReport(<private>)"
+
+
+def figures(result: Any, n: int, settings: dict[str, Any]) -> dict[str, Any]:
+    low, high = result.interval
+    rates = {"rate": result.rate, "low": low, "high": high, "baseline": result.baseline}
+    return {"name": result.name, **rates, "n": n, "settings": settings}
 
 
 def _line(text: str) -> str:

@@ -148,11 +148,9 @@ def attack_prompt(
         if isinstance(given, str) or not len(given):
             raise InvalidParameter(f"Expected {what} to be a list that holds at least one, got none.")
     checks.texts("references", references)
-    if not isinstance(candidates, Mapping):
-        raise InvalidParameter(
-            f"Expected candidates of type {type(candidates).__name__} to map names to scorers. Give "
-            "{name: PortScorer(...)}."
-        )
+    validate.instance(
+        "candidates", candidates, Mapping, "a mapping from names to scorers", "Give {name: PortScorer(...)}."
+    )
     if not isinstance(prompt, str) or not prompt.strip():
         raise InvalidParameter("Expected prompt to be a str that is not empty. Give the released instruction.")
     for what, given in (("members", members), ("others", others)):
@@ -254,15 +252,9 @@ class PortScorer:
         body: str = "Input: {text}\n\n",
         tail: str = "Output:",
     ) -> None:
-        if not isinstance(engine, LabelScorer):
-            raise InvalidParameter(
-                f"Expected engine of type {type(engine).__name__} to score labels. Give an engine such as "
-                "LlamaCppEnsemble, and no chat model."
-            )
-        if not isinstance(words, Mapping):
-            raise InvalidParameter(
-                f"Expected words of type {type(words).__name__} to map labels to words. Give {{label: word}}."
-            )
+        remedy = "Give an engine such as LlamaCppEnsemble, and no chat model."
+        validate.instance("engine", engine, LabelScorer, "an engine that scores labels", remedy)
+        validate.instance("words", words, Mapping, "a mapping from labels to words", "Give {label: word}.")
         if len(words) < 2:
             raise InvalidParameter(f"Expected words to hold at least two labels, got {len(words)}.")
         self._engine = engine

@@ -16,7 +16,7 @@ from scipy.stats import t as student
 
 from langchain_dp._util.binomial import clopper_pearson
 from langchain_dp._util.pictures import new_figure, save_picture
-from langchain_dp.attacks.leak_report import LeakReport
+from langchain_dp.attacks.leak_report import LeakReport, figures
 from langchain_dp.errors import InvalidParameter
 
 Setting = str | int | float | bool | None
@@ -62,15 +62,8 @@ class AttackResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures, without any text."""
-        return {
-            "name": self.name,
-            "rate": self.rate,
-            "low": self.interval[0],
-            "high": self.interval[1],
-            "baseline": self.baseline,
-            "n": self.n,
-            "settings": {**self.settings, "measure": self.measure, "interval": self.interval_method},
-        }
+        settings = {**self.settings, "measure": self.measure, "interval": self.interval_method}
+        return figures(self, self.n, settings)
 
     def __str__(self) -> str:
         low, high = self.interval

@@ -46,7 +46,9 @@ class Word:
 
 
 def words_of(text: str) -> list[Word]:
-    return [Word(folded(found[0]), found.start(), found.end()) for found in _WORD.finditer(plain(text))]
+    return [
+        Word(folded(found[0]), found.start(), found.end()) for found in _WORD.finditer(text.translate(_APOSTROPHES))
+    ]
 
 
 def weight(words: Iterable[str]) -> float:
@@ -60,10 +62,6 @@ def bare(word: str) -> str:
 def folded(text: str) -> str:
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold()))
     return unicodedata.normalize("NFKC", seen.translate(_STROKES))
-
-
-def plain(text: str) -> str:
-    return text.translate(_APOSTROPHES)
 
 
 class Rarity:

@@ -6,7 +6,6 @@ import math
 
 from langchain_dp._util import validate
 from langchain_dp._util.binomial import lower_limit, upper_limit
-from langchain_dp.errors import InvalidParameter
 
 
 def epsilon_bound(hits: int, other_hits: int, runs: int, *, delta: float, error: float) -> float:
@@ -51,14 +50,3 @@ def runs_needed(epsilon: float, *, delta: float, error: float) -> int:
     # All hits here and none there: (x - delta) / (1 - x) > e^epsilon with x = (error / 2)^(1 / runs).
     ratio = (1 - delta) / (1 + math.exp(epsilon))  # 1 - x must be below this
     return math.floor(math.log(error / 2) / math.log1p(-ratio)) + 1
-
-
-def check_runs(runs: int, *, epsilon: float, delta: float, error: float) -> int:
-    least = runs_needed(epsilon, delta=delta, error=error)
-    if runs < least:
-        raise InvalidParameter(
-            f"Expected runs={runs} that test the claim to be at least {least}: with fewer not even an event that "
-            f"always tells the two data sets apart disproves epsilon={epsilon:g}, delta={delta:g} at error={error:g}. "
-            "Give more runs, or a larger error."
-        )
-    return runs

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import Neighbors
-from langchain_dp.audit.bounds import check_runs, epsilon_bound
+from langchain_dp.audit.bounds import epsilon_bound, runs_needed
 from langchain_dp.audit.pairs import check_neighbors, equal
 from langchain_dp.errors import InvalidParameter
 
@@ -124,7 +124,14 @@ def audit_mechanism(
     validate.number("epsilon", epsilon, at_least=0.0, at_most=500.0)
     validate.number("delta", delta, at_least=0.0, below=1.0)
     validate.number("error", error, above=0.0, below=1.0)
-    check_runs(runs - max(1, round(_PILOT * runs)), epsilon=epsilon, delta=delta, error=error / _LOOKS)
+    pilot = max(1, round(_PILOT * runs))
+    least = runs_needed(epsilon, delta=delta, error=error / _LOOKS)
+    if runs - pilot < least:
+        raise InvalidParameter(
+            f"Expected runs={runs - pilot} that test the claim to be at least {least}: with fewer not even an event "
+            f"that always tells the two data sets apart disproves epsilon={epsilon:g}, delta={delta:g} at "
+            f"error={error / _LOOKS:g}. Give more runs, or a larger error."
+        )
     validate.function("mechanism", mechanism, of="a data set")
     if statistic is not None:
         validate.function("statistic", statistic, of="a release")
@@ -135,7 +142,6 @@ def audit_mechanism(
             "Expected one and other to differ, but they are equal: no audit of these can find anything. Give two "
             "neighbors, such as those of canary_pair()."
         )
-    pilot = max(1, round(_PILOT * runs))
     with tqdm(total=2 * runs, desc="audit", unit="run", disable=not progress) as bar:
 
         def statistics(data: D, count: int) -> list[Any]:
@@ -147,31 +153,24 @@ def audit_mechanism(
             return values
 
         first, second = statistics(one, pilot), statistics(other, pilot)
-        share = {"runs": runs - pilot, "delta": delta, "error": error / _LOOKS}
-        event = choose_event(first, second, numeric=statistic is not None, **share)  # type: ignore[arg-type]  # one int
-        return _test(event, one, other, statistics, pilot, runs - pilot, epsilon=epsilon, delta=delta, error=error)
-
-
-def _test(
-    event: Event, one: D, other: D, statistics: Callable[[D, int], Sequence[Any]], pilot: int, most: int, *,
-    epsilon: float, delta: float, error: float,
-) -> AuditResult:  # fmt: skip
-    likely, rare = (other, one) if event.swapped else (one, other)
-    done = hits = other_hits = 0
-    result = AuditResult(0.0, epsilon, delta, error, pilot, 0, 0, 0, str(event), "other" if event.swapped else "one")
-    for look in range(_LOOKS):
-        fresh = most // 2 ** (_LOOKS - 1 - look) - done
-        hits += sum(map(event.holds, statistics(likely, fresh)))
-        other_hits += sum(map(event.holds, statistics(rare, fresh)))
-        done += fresh
-        bound = epsilon_bound(hits, other_hits, done, delta=delta, error=error / _LOOKS) if done else 0.0
-        # All looks hold together with the stated error, so the best of them does.
-        if bound >= result.epsilon:
-            result = dataclasses.replace(result, epsilon=bound, tested=done, hits=hits, other_hits=other_hits)
-        result = dataclasses.replace(result, runs=pilot + done)
-        if result.violated:
-            break
-    return result
+        numeric, each = statistic is not None, error / _LOOKS
+        event = choose_event(first, second, numeric=numeric, runs=runs - pilot, delta=delta, error=each)
+        likely, rare, name = (other, one, "other") if event.swapped else (one, other, "one")
+        done = hits = other_hits = 0
+        result = AuditResult(0.0, epsilon, delta, error, pilot, 0, 0, 0, str(event), name)
+        for look in range(_LOOKS):
+            fresh = (runs - pilot) // 2 ** (_LOOKS - 1 - look) - done
+            hits += sum(map(event.holds, statistics(likely, fresh)))
+            other_hits += sum(map(event.holds, statistics(rare, fresh)))
+            done += fresh
+            bound = epsilon_bound(hits, other_hits, done, delta=delta, error=each) if done else 0.0
+            # All looks hold together with the stated error, so the best of them does.
+            if bound >= result.epsilon:
+                result = dataclasses.replace(result, epsilon=bound, tested=done, hits=hits, other_hits=other_hits)
+            result = dataclasses.replace(result, runs=pilot + done)
+            if result.violated:
+                break
+        return result
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import math
@@ -220,39 +221,24 @@ def _check_canaries(canaries: int, guesses: int | None, *, epsilon: float, delta
         f"that shows every coin is disproved with probability {seen(canaries):.2f} only, at epsilon={epsilon:g}, "
         f"delta={delta:g}, error={error:g}"
     )
-    enough = _least(seen, canaries)
-    if enough is None:
+    high = canaries
+    while high <= _MOST and seen(high) < _SEEN:
+        high *= 2
+    if high > _MOST:
         raise InvalidParameter(
             f"Expected canaries={canaries} to be enough, which no number up to {_MOST:,} is: {why}. Give a smaller "
             "delta, a larger error, fewer guesses, or audit a smaller claim."
         )
+    enough = bisect.bisect_left(range(high), True, lo=high // 2, key=lambda count: seen(count) >= _SEEN)
     raise InvalidParameter(
         f"Expected canaries={canaries} to be at least {enough}: {why}. Give more canaries, or a larger error."
     )
 
 
-def _least(seen: Callable[[int], float], canaries: int) -> int | None:
-    low = high = canaries
-    while seen(high) < _SEEN:
-        low, high = high, 2 * high
-        if high > _MOST:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if seen(middle) >= _SEEN else (middle, high)
-    return high
-
-
 def _power(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> float:
     into = np.arange(canaries + 1)
     correct = np.minimum(into, (guesses + 1) // 2) + np.minimum(canaries - into, guesses // 2)
-    accused = correct >= _enough_right(canaries, guesses, epsilon, delta, error)
-    return float(binom.pmf(into[accused], canaries, 0.5).sum())
-
-
-def _enough_right(canaries: int, guesses: int, epsilon: float, delta: float, error: float) -> int:
-    low, high = 0, guesses + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _p_value(canaries, guesses, middle, epsilon, delta) <= error else (middle, high)
-    return high
+    enough = bisect.bisect_left(
+        range(guesses + 1), True, lo=1, key=lambda right: _p_value(canaries, guesses, right, epsilon, delta) <= error
+    )
+    return float(binom.pmf(into[correct >= enough], canaries, 0.5).sum())

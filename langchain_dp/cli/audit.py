@@ -44,14 +44,14 @@ The ledger is not changed. The page makes no request and holds no text of any re
     def run(self) -> int:
         from langchain_dp.audit.report import report
         from langchain_dp.audit.report.page import page
-        from langchain_dp.audit.report.results import read_attacks, read_pseudonyms
+        from langchain_dp.audit.report.results import reported_attacks, rows_of, summed_pseudonyms
 
         if self.out is None and not self.json:
             raise WrongArguments("Expected --out to name the page to write, or --json to print the report instead.")
         if self.out is not None:
             _check_out(self.out)
-        attacks = () if self.attacks is None else read_attacks(self.attacks)
-        hidden = () if self.pseudonyms is None else read_pseudonyms(self.pseudonyms)
+        attacks = () if self.attacks is None else reported_attacks(rows_of(self.attacks, "attacks"))
+        hidden = () if self.pseudonyms is None else summed_pseudonyms(rows_of(self.pseudonyms, "pseudonyms"))
         found = dataclasses.replace(report(self.ledger, attacks=attacks), pseudonyms=hidden)
         if self.out is not None:
             write_whole(self.out, page(found))

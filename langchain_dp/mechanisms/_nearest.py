@@ -50,7 +50,7 @@ class NearestVector:
             self._table[rows, -1] = np.where(allowed[rows], -squares / 2, _NEVER)
             largest = max(largest, float(squares[allowed[rows]].max(initial=0.0)))
         self._table.setflags(write=False)
-        self._allowed = allowed
+        self.allowed = allowed
         self._largest = largest**0.5
 
     def share(self, folder: Path) -> None:
@@ -103,10 +103,6 @@ class NearestVector:
             np.maximum(apart, 0, out=apart)
             yield start, apart
 
-    @property
-    def allowed(self) -> NDArray[np.bool_]:
-        return self._allowed
-
     def find(self, points: Points) -> Ids:
         """Return a nearest allowed row per point, in double precision."""
         count, dimension = points.shape
@@ -155,7 +151,7 @@ class NearestVector:
         ]
         rows = np.concatenate(candidates)
         rows = rows[rows < self._count]
-        rows = rows[self._allowed[rows]]
+        rows = rows[self.allowed[rows]]
         return int(rows[(self.vectors[rows].astype(np.float64) @ point - self.squares[rows] / 2).argmax()])
 
     def _find_exactly(self, points: Points) -> Ids:
@@ -166,7 +162,7 @@ class NearestVector:
             rows = slice(start, start + _COLUMNS)
             block = self.vectors[rows].astype(np.float64)
             scores = points @ block.T - self.squares[rows] / 2
-            scores[:, ~self._allowed[rows]] = -np.inf
+            scores[:, ~self.allowed[rows]] = -np.inf
             index = scores.argmax(axis=1)
             top = scores[every, index]
             better = top > best

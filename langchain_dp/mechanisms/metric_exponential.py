@@ -251,16 +251,9 @@ def distances(table: NearestVector, points: Points, rows: slice) -> NDArray[np.f
     block = table.vectors[rows].astype(np.float64)
     squares = np.einsum("ij,ij->i", points, points)[:, None] + table.squares[rows]
     apart = squares - 2.0 * (points @ block.T)
-    return _settled(apart, squares, lambda i, j: points[i] - block[j])
-
-
-def _settled(
-    apart: NDArray[np.float64], squares: NDArray[np.float64], difference: Callable[[Ids, Ids], Points]
-) -> NDArray[np.float64]:
-    """Return roots of squared distances, recomputed where subtraction left only rounding."""
-    i, j = np.divmod(np.flatnonzero(apart < 1e-6 * squares), apart.shape[1])
-    apart[i, j] = np.square(difference(i, j)).sum(axis=1)
-    return np.sqrt(apart, out=apart)
+    i, j = np.divmod(np.flatnonzero(apart < 1e-6 * squares), apart.shape[1])  # where only rounding is left
+    apart[i, j] = np.square(points[i] - block[j]).sum(axis=1)
+    return np.asarray(np.sqrt(apart, out=apart))
 
 
 def _whole(share: NDArray[np.float64], allowed: NDArray[np.bool_]) -> NDArray[np.uint64]:

@@ -110,12 +110,9 @@ def noise(count: int, dimension: int, eta: float, rng: Randomness) -> NDArray[np
     return Noise(count, dimension, eta, rng).vectors()
 
 
-LEAST_ETA = 1e-9
-
-
 def checked_eta(eta: float, *, at_most: float | None = None) -> float:
     remedy = "Calibrate it with langchain_dp.rapt.calibrate."
-    return validate.number("eta", eta, at_least=LEAST_ETA, at_most=at_most, remedy=remedy)
+    return validate.number("eta", eta, at_least=1e-9, at_most=at_most, remedy=remedy)
 
 
 def checked(points: NDArray[np.floating], table: NearestVector) -> NDArray[np.float64]:

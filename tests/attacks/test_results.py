@@ -26,7 +26,7 @@ from langchain_dp.attacks import (
     plot_attacks,
 )
 from langchain_dp.attacks.result import accuracy_bound, auc, auc_interval, ratio_interval
-from langchain_dp.audit.report.results import read_attacks
+from langchain_dp.audit.report.results import reported_attacks, rows_of
 from langchain_dp.errors import InvalidParameter
 
 
@@ -59,7 +59,7 @@ def test_the_report_reads_what_attacks_write(tmp_path: Path) -> None:
     ]
     path = tmp_path / "attacks.json"
     path.write_text(json.dumps([one.to_dict() for one in given]))
-    read = read_attacks(path)
+    read = reported_attacks(rows_of(path, "attacks"))
     assert [one.name for one in read] == [one.to_dict()["name"] for one in given]
     assert [one.rate for one in read] == [one.rate for one in given]
     assert not [value for one in read for value in one.settings.values() if "not shown" in str(value)]

@@ -62,8 +62,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: members(candidates={"m": MODEL}), "'m' of type object"),
     (lambda: members(candidates={"m": lambda prompt, rows: [SECRET] * 2}), "'m' returned to hold numbers"),
     (lambda: members(members=[SECRET]), "row of members to be a mapping"),
-    (lambda: PortScorer(MODEL, {"a": "A", "b": "B"}), "to score labels"),
-    (lambda: PortScorer(NamingEngine(), ["a", "b"]), "to map labels"),  # type: ignore[arg-type]
+    (lambda: PortScorer(MODEL, {"a": "A", "b": "B"}), "to be an engine that scores labels"),
+    (lambda: PortScorer(NamingEngine(), ["a", "b"]), "mapping from labels"),  # type: ignore[arg-type]
     (lambda: PortScorer(NamingEngine(), {"a": "A", "b": "B"})("p", ROWS), "1 have another"),
     (lambda: PortScorer(NamingEngine(), {"a": "A", "b": "B"})("p", [{"label": "a"}]), "that body names"),
     (lambda: answers(build=MODEL), "build of type object"),

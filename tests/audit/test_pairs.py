@@ -30,7 +30,6 @@ from langchain_dp.audit import (
     upper_limit,
     worst_margin,
 )
-from langchain_dp.audit.bounds import check_runs
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import SamplingOptions
 
@@ -197,9 +196,6 @@ def test_the_runs_that_are_asked_for_are_enough_and_no_fewer_are(claim: float, d
     least = runs_needed(claim, delta=delta, error=1e-3)
     assert epsilon_bound(least, 0, least, delta=delta, error=1e-3) > claim
     assert epsilon_bound(least - 1, 0, least - 1, delta=delta, error=1e-3) <= claim + 1e-9
-    with pytest.raises(InvalidParameter, match=f"at least {least}"):
-        check_runs(least - 1, epsilon=claim, delta=delta, error=1e-3)
-    assert check_runs(least, epsilon=claim, delta=delta, error=1e-3) == least
 
 
 @pytest.mark.parametrize("needed", [lambda claim: runs_needed(claim, delta=0.0, error=0.05),

@@ -38,7 +38,7 @@ from langchain_dp.attacks import infer_membership
 from langchain_dp.audit.report import names, report
 from langchain_dp.audit.report.names import label, meaning
 from langchain_dp.audit.report.page import page
-from langchain_dp.audit.report.results import ReportedAttack, read_pseudonyms, reported_pseudonyms
+from langchain_dp.audit.report.results import ReportedAttack, reported_pseudonyms, rows_of, summed_pseudonyms
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms.clipped_sum import GRID, ClippedSum
 from langchain_dp.rapt.pseudonyms import PatternEntities, PseudonymReport
@@ -427,7 +427,7 @@ def test_no_text_of_a_conversation_is_shown(ledger: Path, tmp_path: Path) -> Non
     found = pseudonymizer.report()
     assert SECRET in found.looked_for  # a caller's mistake, which goes no further
     (tmp_path / "told.json").write_text(json.dumps([found.to_dict()]))
-    for hidden in (reported_pseudonyms([found]), read_pseudonyms(tmp_path / "told.json")):
+    for hidden in (reported_pseudonyms([found]), summed_pseudonyms(rows_of(tmp_path / "told.json", "pseudonyms"))):
         assert [(one.counts, one.missed) for one in hidden] == [
             ({"PERSON": 2}, "not known: a recognizer does not say what it looks for")
         ]
@@ -443,9 +443,9 @@ def test_a_file_says_what_the_objects_say(tmp_path: Path) -> None:
     rest = MetricCertificate(mechanism="exponential", eta=2.5, table="glove-50d")
     reports = [CLEAN, PseudonymReport({"PERSON": 1}, "names", ("DATE",), unknown=True, remaining_text_sanitizer=rest)]
     (tmp_path / "told.json").write_text(json.dumps([one.to_dict() for one in reports], allow_nan=False))
-    assert read_pseudonyms(tmp_path / "told.json") == reported_pseudonyms(reports)
+    assert summed_pseudonyms(rows_of(tmp_path / "told.json", "pseudonyms")) == reported_pseudonyms(reports)
     (tmp_path / "one.json").write_text(json.dumps(CLEAN.to_dict()))
-    assert read_pseudonyms(tmp_path / "one.json") == reported_pseudonyms([CLEAN])
+    assert summed_pseudonyms(rows_of(tmp_path / "one.json", "pseudonyms")) == reported_pseudonyms([CLEAN])
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_a_wrong_row_is_refused_by_its_place(changed: dict[str, Any], said: str,
     """If it breaks, a mistake ends in a trace of ours, is shown half, or repeats what the file holds."""
     (tmp_path / "told.json").write_text(json.dumps([CLEAN.to_dict(), CLEAN.to_dict() | changed]))
     with pytest.raises(InvalidParameter) as raised:
-        read_pseudonyms(tmp_path / "told.json")
+        summed_pseudonyms(rows_of(tmp_path / "told.json", "pseudonyms"))
     assert said in str(raised.value)
     assert "Zebedee" not in str(raised.value)
 

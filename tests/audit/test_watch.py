@@ -68,7 +68,7 @@ def test_the_figures_in_eta_are_those_of_the_report(metric: Path) -> None:
         assert getattr(found, name) == getattr(page, name)
     assert (found.releases, found.refusals) == (5, None)
     assert told(found) == {
-        "limit.eta['user']": 20.0, "limit.eta['document']": 10.0, "spent.eta['user']": 10.0,
+        "healthy": 1.0, "limit.eta['user']": 20.0, "limit.eta['document']": 10.0, "spent.eta['user']": 10.0,
         "spent.eta['document']": 7.0, "left.eta['user']": 10.0, "left.eta['document']": 3.0,
         "releases['Metric privacy of words']": 5.0,
     }  # fmt: skip

@@ -286,7 +286,7 @@ def without_delta(real: StandIn) -> Any:
 def noise_without_delta(real: StandIn) -> Any:
     """The noise of a plan is kept by its epsilon alone."""
     kept: dict[Any, float] = {}
-    return lambda target, delta, neighbors, *how: kept.setdefault((target, how), real(target, delta, neighbors, *how))
+    return lambda budget, *how: kept.setdefault((budget.epsilon, how), real(budget, *how))
 
 
 def without_neighbors(real: StandIn) -> Any:

@@ -66,12 +66,14 @@ class Backend(abc.ABC):
 
     errors: ClassVar[type[Exception]]  # of the database
     lost_key: ClassVar[str]  # the remedy for a lost or wrong key, a sentence with a placeholder for the key
-    reading = False  # whether nothing is ever written
 
-    def __init__(self, path: str | None, kind: LedgerKind, ledger_id: str | None = None) -> None:
+    def __init__(
+        self, path: str | None, kind: LedgerKind, ledger_id: str | None = None, *, reading: bool = False
+    ) -> None:
         self.path = path
         self.kind = kind
         self.ledger_id = ledger_id
+        self.reading = reading  # whether nothing is ever written
         self._lock = FairSemaphore(1, watched=False)
         self._pending: deque[_Write] = deque()
         self._give_back: Callable[[], None] | None = None
@@ -122,9 +124,12 @@ class Backend(abc.ABC):
             with self.transaction(write=True) as connection:
                 self.ledger_id = fill(connection)
             return
-        self._find_or_make(fill)
+        if not self.reading:
+            self._find_or_make(fill)
         with self.transaction(write=False) as connection:
             verify(connection)
+        if self.reading:
+            return
         with self.transaction(write=True) as connection:
             # A real, synced write, so that an unwritable ledger fails here and not at the first release.
             connection.execute("UPDATE ledger SET only_row = only_row")

@@ -226,6 +226,13 @@ class LedgerStore(abc.ABC):
             last = rows[-1][0]
 
 
+def rows_of(connection: Connection, query: str, keys: Sequence[bytes]) -> Iterator[Any]:
+    """Yield the rows of ``query``, which ends with the column of the keys, a page of keys at a time."""
+    for start in range(0, len(keys), _PAGE):
+        batch = keys[start : start + _PAGE]
+        yield from connection.execute(f"{query} IN ({','.join('?' * len(batch))})", batch)
+
+
 def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 

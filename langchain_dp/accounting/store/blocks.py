@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_dp.accounting.store.backend import Backend, Connection
-from langchain_dp.accounting.store.base import LedgerStore, now
+from langchain_dp.accounting.store.base import LedgerStore, now, rows_of
 from langchain_dp.errors import LedgerMismatch
-
-_AT_ONCE = 500
 
 
 class BlockStore(LedgerStore):
@@ -41,8 +39,9 @@ class BlockStore(LedgerStore):
 
         def note(connection: Connection) -> tuple[list[int], tuple[int, str] | None]:
             newest = self.check_newest(connection)
-            known = _known(connection, [mark for mark, _ in records])
-            before = dict(known)
+            rows = rows_of(connection, "SELECT mark, block FROM entries WHERE mark", [mark for mark, _ in records])
+            before = {bytes(mark): str(block) for mark, block in rows}
+            known = dict(before)
             elsewhere = [at for at, (mark, block) in enumerate(records) if known.setdefault(mark, block) != block]
             new = [(now(), mark, block) for mark, block in known.items() if mark not in before]
             if elsewhere or not new:
@@ -54,13 +53,3 @@ class BlockStore(LedgerStore):
         if not elsewhere:
             self._remember(newest)
         return elsewhere
-
-
-def _known(connection: Connection, marks: Sequence[bytes]) -> dict[bytes, str]:
-    known = {}
-    for start in range(0, len(marks), _AT_ONCE):
-        batch = marks[start : start + _AT_ONCE]
-        condition = f"mark IN ({','.join('?' * len(batch))})"
-        rows = connection.execute(f"SELECT mark, block FROM entries WHERE {condition}", batch)  # noqa: S608  # question marks only
-        known.update({bytes(mark): str(block) for mark, block in rows})
-    return known

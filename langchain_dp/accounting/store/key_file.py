@@ -45,7 +45,13 @@ def bound_key(connection: Connection, file: str, ledger_id: str, kind: str, reme
         )
     if key is None:
         key = new_key()
-        write_key(file, ledger_id, key, kind)
+        try:
+            write_whole(Path(file), f"{ledger_id} {key.hex()}\n", owner_only=True)
+        except OSError as error:
+            raise LedgerUnwritable(
+                f"The key {file} of the {kind} cannot be written durably ({error.strerror}). Make its folder "
+                "writable, or free space on the disk."
+            ) from None
     if not check:
         connection.execute("UPDATE ledger SET key_check = ?", (check_value(key),))
     elif not hmac.compare_digest(check_value(key), check):
@@ -54,16 +60,6 @@ def bound_key(connection: Connection, file: str, ledger_id: str, kind: str, reme
             f"{remedy.format('the right one')}"
         )
     return key
-
-
-def write_key(file: str, ledger_id: str, key: bytes, kind: str) -> None:
-    try:
-        write_whole(Path(file), f"{ledger_id} {key.hex()}\n", owner_only=True)
-    except OSError as error:
-        raise LedgerUnwritable(
-            f"The key {file} of the {kind} cannot be written durably ({error.strerror}). Make its folder "
-            "writable, or free space on the disk."
-        ) from None
 
 
 def read_key(file: str, ledger_id: str, kind: str) -> bytes | None:

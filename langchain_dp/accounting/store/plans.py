@@ -233,15 +233,13 @@ class PlanStore(LedgerStore):
     def _enter_charges(self, connection: Connection, entries: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
         newest = self._enter(connection, now(), *entries)
         if newest[0] % _ADDED_UP < len(entries):
-            self._add_up(connection, newest[0])
+            connection.execute(
+                "INSERT INTO checked (item, total, entry) SELECT item, sum(count), ? FROM entries WHERE id > ? GROUP "
+                "BY item ON CONFLICT (item) DO UPDATE SET total = checked.total + excluded.total, "
+                "entry = excluded.entry",
+                (newest[0], self._checked(connection)),
+            )
         return newest
-
-    def _add_up(self, connection: Connection, entry: int) -> None:
-        connection.execute(
-            "INSERT INTO checked (item, total, entry) SELECT item, sum(count), ? FROM entries WHERE id > ? GROUP BY "
-            "item ON CONFLICT (item) DO UPDATE SET total = checked.total + excluded.total, entry = excluded.entry",
-            (entry, self._checked(connection)),
-        )
 
     def _checked(self, connection: Connection) -> int:
         return int(connection.execute("SELECT coalesce(max(entry), 0) FROM checked").fetchone()[0])

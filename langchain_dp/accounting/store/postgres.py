@@ -125,7 +125,7 @@ class _Speaking:
 
 
 class Postgres(Backend):
-    """Transactions on the ledger at a URL. ``reading``: nothing is written."""
+    """Transactions on the ledger at a URL."""
 
     errors = psycopg.Error
     lost_key = "Copy {} from a machine that has it, or from its backup."
@@ -133,18 +133,10 @@ class Postgres(Backend):
 
     def __init__(self, path: str, kind: LedgerKind, ledger_id: str | None = None, *, reading: bool = False) -> None:
         self._place = Place(path)
-        self.reading = reading
-        super().__init__(path, kind, ledger_id)
+        super().__init__(path, kind, ledger_id, reading=reading)
 
     def _memory(self) -> Connection:
         raise AssertionError("a ledger in memory is SQLite's")
-
-    def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
-        if not self.reading:
-            super().begin(fill, verify)
-            return
-        with self.transaction(write=False) as connection:
-            verify(connection)
 
     def _find_or_make(self, fill: Callable[[Connection], str]) -> None:
         schema = self._place.schema

@@ -46,13 +46,6 @@ def _raise(says: str) -> str:
     return f"RAISE EXCEPTION '{says}' USING ERRCODE = 'integrity_constraint_violation';"
 
 
-def _guards(schema: str, rule: Rule) -> Iterator[str]:
-    says = _raise(rule.says)
-    body = f"IF {rule.when} THEN {says} END IF; RETURN NEW;" if rule.when else says
-    yield _function(schema, rule.name, body)
-    yield f"CREATE TRIGGER {rule.name} BEFORE {rule.before} FOR EACH ROW EXECUTE FUNCTION {rule.name}()"
-
-
 def _tables(kind: LedgerKind) -> Iterator[str]:
     yield _MARK
     for statement in kind.tables:
@@ -74,8 +67,12 @@ def make_schema(connection: Connection, schema: str, kind: LedgerKind) -> None:
         "INSERT INTO store (only_row, application_id, version) VALUES (1, ?, ?)", (kind.application_id, kind.version)
     )
     for rule in (*kind.rules, *_MARKED):
-        for statement in _guards(schema, rule):
-            connection.execute(statement)
+        says = _raise(rule.says)
+        body = f"IF {rule.when} THEN {says} END IF; RETURN NEW;" if rule.when else says
+        connection.execute(_function(schema, rule.name, body))
+        connection.execute(
+            f"CREATE TRIGGER {rule.name} BEFORE {rule.before} FOR EACH ROW EXECUTE FUNCTION {rule.name}()"
+        )
     # A trigger numbers entries, so that a rolled-back transaction gives its id back.
     count = "UPDATE store SET newest = newest + 1 RETURNING newest INTO STRICT NEW.id; RETURN NEW;"
     connection.execute(_function(schema, _COUNTING, count))

@@ -9,10 +9,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from langchain_dp.accounting.store.backend import Connection
-from langchain_dp.accounting.store.base import LedgerStore, now
+from langchain_dp.accounting.store.base import LedgerStore, now, rows_of
 from langchain_dp.accounting.store.plans import PlanStore, StoredPlan
-
-_AT_ONCE = 500
 
 
 class AlreadyReleased(Exception):  # no error: the caller looks the text up
@@ -56,11 +54,8 @@ def claim(connection: Connection, keys: Sequence[bytes]) -> None:
 
 
 def _released(connection: Connection, keys: Sequence[bytes]) -> Iterator[tuple[bytes, tuple[str, ...]]]:
-    for start in range(0, len(keys), _AT_ONCE):
-        batch = keys[start : start + _AT_ONCE]
-        condition = f"key IN ({','.join('?' * len(batch))})"
-        rows = connection.execute(f"SELECT key, texts FROM releases WHERE texts IS NOT NULL AND {condition}", batch)  # noqa: S608  # question marks only
-        yield from ((key, tuple(json.loads(texts))) for key, texts in rows)
+    rows = rows_of(connection, "SELECT key, texts FROM releases WHERE texts IS NOT NULL AND key", keys)
+    return ((key, tuple(json.loads(texts))) for key, texts in rows)
 
 
 class Shared:

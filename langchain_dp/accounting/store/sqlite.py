@@ -65,7 +65,7 @@ class SQLite(Backend):
     def _open(self, wait: float) -> Connection:
         path = self._file()
         before = place_of(path)
-        connection = self._in_turn(self._opened_file, wait)
+        connection = self._in_turn(lambda: open_connection(path, reading=self.reading), wait)
         try:
             ledger_id = self._in_turn(lambda: verify_header(connection, path, self.kind), wait)
             if place_of(path) != before or self.ledger_id not in (None, ledger_id):
@@ -75,9 +75,6 @@ class SQLite(Backend):
             raise
         self.ledger_id, self._place = ledger_id, before
         return connection
-
-    def _opened_file(self) -> Connection:
-        return open_connection(self._file())
 
     def _begin(self, write: bool, wait: float) -> Connection:
         """Refuse a replaced file or a changed journal mode."""

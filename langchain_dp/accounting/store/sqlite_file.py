@@ -66,7 +66,11 @@ def inspect_file(path: str, kind: LedgerKind) -> bool:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        _refuse_without_folder(path, kind)
+        folder = os.path.dirname(path)
+        if not os.path.isdir(folder):
+            raise LedgerUnwritable(
+                f"The folder {folder} of the {kind.name} does not exist. Create it, or give another path."
+            ) from None
         # Another process may have put the ledger there since: then its journal is no orphan.
         if os.path.lexists(path + "-journal") and not os.path.exists(path):
             raise LedgerCorrupt(
@@ -116,18 +120,6 @@ def _refuse_mount_point(path: str, kind: LedgerKind) -> None:
         )
 
 
-def _refuse_without_folder(path: str, kind: LedgerKind) -> None:
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        raise LedgerUnwritable(
-            f"The folder {folder} of the {kind.name} does not exist. Create it, or give another path."
-        )
-
-
-def _building_name(folder: str) -> str:
-    return os.path.join(folder, f".ledger-{uuid.uuid4().hex}.new")
-
-
 def _drop_building_names(path: str) -> None:
     for name in pathlib.Path(path).parent.glob(".ledger-*.new"):
         with contextlib.suppress(FileNotFoundError):
@@ -137,7 +129,7 @@ def _drop_building_names(path: str) -> None:
 
 def create_file(path: str, fill: Callable[[Connection], object], kind: LedgerKind) -> None:
     """Link a whole new file, unless another process was first."""
-    building = _building_name(os.path.dirname(path))
+    building = os.path.join(os.path.dirname(path), f".ledger-{uuid.uuid4().hex}.new")
     try:
         if kind.owner_only:  # from its first byte on: SQLite's journal takes over the mode
             os.close(os.open(building, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -171,11 +163,13 @@ def _uri(path: str, mode: str) -> str:
     return f"{pathlib.Path(path).as_uri()}?mode={mode}"
 
 
-def open_connection(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(_uri(path, "rw"), uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+def open_connection(path: str, *, reading: bool = False, wait: float = 0.0) -> sqlite3.Connection:
+    uri = _uri(path, "ro" if reading else "rw")
+    connection = sqlite3.connect(uri, uri=True, timeout=wait, isolation_level=None, check_same_thread=False)
+    # EXTRA: the removal of the journal, which is what commits, is synced to the folder as well.
+    durable = ("foreign_keys = ON", "synchronous = EXTRA", "fullfsync = ON")
     try:
-        # EXTRA: the removal of the journal, which is what commits, is synced to the folder as well.
-        for pragma in ("trusted_schema = OFF", "foreign_keys = ON", "synchronous = EXTRA", "fullfsync = ON"):
+        for pragma in ("trusted_schema = OFF", *(("query_only = ON",) if reading else durable)):
             connection.execute(f"PRAGMA {pragma}")
     except BaseException:
         connection.close()

@@ -17,6 +17,7 @@ from langchain_dp.accounting.certificate import library_version
 from langchain_dp.accounting.events import event_from_json
 from langchain_dp.accounting.metric import WHOLE_TEXTS, MetricEntry, per
 from langchain_dp.accounting.store.metric import units
+from langchain_dp.accounting.store.plans import LedgerEntry
 from langchain_dp.audit.report import names, opening
 from langchain_dp.audit.report.names import RELATIONS, TEXTS, WORDS, in_part, kind, label, parameters
 from langchain_dp.audit.report.results import ReportedAttack, ReportedPseudonyms, reported_attacks, reported_pseudonyms
@@ -229,18 +230,32 @@ def report(
     """
     if isinstance(path, (PrivacyLedger, MetricLedger)):
         raise InvalidParameter("Expected the path of a ledger, not one that is open. Call report_on(ledger).")
-    beside = {"pseudonyms": reported_pseudonyms(pseudonyms), "attacks": reported_attacks(attacks)}
+    hidden, attempts = reported_pseudonyms(pseudonyms), reported_attacks(attacks)
     with opening.open_ledger(path) as ledger:
-        whole = report_on(ledger)
-    return dataclasses.replace(whole, file=label(opening.name_of(path)), **beside)  # type: ignore[arg-type]  # its fields
+        return dataclasses.replace(report_on(ledger), pseudonyms=hidden, attacks=attempts)
 
 
 def report_on(ledger: PrivacyLedger | MetricLedger) -> Report:
-    whole = _of_metric(ledger) if isinstance(ledger, MetricLedger) else _of_ledger(ledger)
-    return dataclasses.replace(whole, file="in memory" if ledger.path is None else label(opening.name_of(ledger.path)))
+    file = "in memory" if ledger.path is None else label(opening.name_of(ledger.path))
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    with ledger._store.read() as connection:
+        made = str(connection.execute("SELECT time FROM ledger").fetchone()[0])
+    head = file, made, now, library_version()
+    return _of_metric(ledger, head) if isinstance(ledger, MetricLedger) else _of_ledger(ledger, head)
 
 
-def _of_ledger(ledger: PrivacyLedger) -> Report:
+def _release(
+    mechanism: str, parameters: str, meaning: str, charges: Sequence[LedgerEntry | MetricEntry],
+    most: int | None = None, part: str = "",
+) -> Release:  # fmt: skip
+    chains: Counter[str] = Counter()
+    for entry in charges:
+        chains[label(entry.caller) if entry.caller else "(no name)"] += getattr(entry, "count", 1)
+    first, last = (charges[0].time, charges[-1].time) if charges else ("", "")
+    return Release(mechanism, parameters, meaning, chains.total(), most, first, last, dict(chains), part)
+
+
+def _of_ledger(ledger: PrivacyLedger, head: tuple[str, str, str, str]) -> Report:
     budget = ledger.budget
     entries = list(ledger.entries())
     account = ledger._account
@@ -254,29 +269,20 @@ def _of_ledger(ledger: PrivacyLedger) -> Report:
         if place in marks:
             points.append((entry.time, used.copy()))
     plans = []
-    for plan, made in zip(stored, opening.plan_times(ledger), strict=False):  # newer plans are left out
+    for plan in stored:
         releases = []
-        for key, (item, most) in plan.items.items():
+        for key, (_, most) in plan.items.items():
             event = event_from_json(key)
             charges = [entry for entry in entries if (entry.plan, entry.event) == (plan.name, key)]
-            chains: Counter[str] = Counter()
-            for entry in charges:
-                chains[label(entry.caller) if entry.caller else "(no name)"] += entry.count
-            first, last = (charges[0].time, charges[-1].time) if charges else ("", "")
             part = label(event.part) if isinstance(event, PartEvent) else ""
             meaning = names.calibration(event, budget.neighbors)
-            releases.append(
-                Release(kind(event), parameters(event), meaning, used[item], most, first, last, dict(chains), part)
-            )
+            releases.append(_release(kind(event), parameters(event), meaning, charges, most, part))
         cost = account.spent([plan], used, round_up=False)[0]
         shares, each = _shares(LedgerPlan(account, plan))
-        plans.append(Plan(label(plan.name), made, plan.epsilon, plan.delta, cost, tuple(releases), shares, each))
+        plans.append(Plan(label(plan.name), plan.time, plan.epsilon, plan.delta, cost, tuple(releases), shares, each))
     return Report(
         "ledger",
-        "",
-        opening.made(ledger),
-        _now(),
-        library_version(),
+        *head,
         RELATIONS[budget.neighbors],
         names.meaning(budget.epsilon, budget.delta, budget.neighbors),
         (budget.epsilon, budget.delta),
@@ -304,7 +310,7 @@ _TWO_WORDS = "for two words at distance 1 in the table, no word is released"
 _TWO_TEXTS = "for any two texts, no paraphrase is released"
 
 
-def _of_metric(ledger: MetricLedger) -> Report:
+def _of_metric(ledger: MetricLedger, head: tuple[str, str, str, str]) -> Report:
     entries = list(ledger.entries())
     whole = ledger.table == WHOLE_TEXTS
     table = label(ledger.table) if ledger.table else "none yet"
@@ -312,13 +318,12 @@ def _of_metric(ledger: MetricLedger) -> Report:
     releases = []
     for eta in sorted({entry.eta for entry in entries}):
         charges = [entry for entry in entries if entry.eta == eta]
-        chains = Counter(label(entry.caller) if entry.caller else "(no name)" for entry in charges)
         effect = (
             f"At eta {bound(eta, 4)}, {_TWO_TEXTS if whole else _TWO_WORDS} more than {_factor(eta)} times as often "
             "from the one as from the other."
         )
-        unit, first, last = f"eta {bound(eta, 4)} nats {per(table)}", charges[0].time, charges[-1].time
-        releases.append(Release(TEXTS if whole else WORDS, unit, effect, len(charges), None, first, last, dict(chains)))
+        unit = f"eta {bound(eta, 4)} nats {per(table)}"
+        releases.append(_release(TEXTS if whole else WORDS, unit, effect, charges))
     meaning = (
         f"Two texts of equal length that differ in one word, at distance d in the table {table}, give any released "
         "text with chances that differ by a factor of at most e^(eta d). Releases of the same text, and losses of "
@@ -332,13 +337,10 @@ def _of_metric(ledger: MetricLedger) -> Report:
     sums = {whose: [units(value) for value in values] for whose, values in opening.accounts(ledger).items()}
     most = tuple(max(sums[whose], default=0.0) for whose in ("user", "document"))
     limits = tuple(math.inf if limit is None else limit for limit in (ledger.limit, ledger.document_limit))
-    plan = Plan("all releases", opening.made(ledger), limits[0], 0.0, most[0], tuple(releases))
+    plan = Plan("all releases", head[1], limits[0], 0.0, most[0], tuple(releases))
     return Report(
         "metric ledger",
-        "",
-        opening.made(ledger),
-        _now(),
-        library_version(),
+        *head,
         "any two texts" if whole else "two texts of equal length, by the distances of their words in a public table",
         meaning,
         (limits[0], limits[1]),
@@ -374,10 +376,6 @@ def _largest(entries: Sequence[MetricEntry]) -> list[tuple[str, float]]:
 def _factor(eta: float) -> str:
     factor = math.exp(min(eta, 10.0))
     return f"e^{bound(eta, 4)}" if eta > 10 else f"{math.ceil(factor):,}" if factor > 100 else f"{rounded_up(factor):g}"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _plain(value: Any) -> Any:

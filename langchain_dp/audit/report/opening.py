@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import sqlite3
 import stat
-from collections.abc import Callable
 from typing import Any
 
 from langchain_dp._util import forks
@@ -15,54 +13,45 @@ from langchain_dp.accounting import MetricLedger, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.ledger import ledger_over
 from langchain_dp.accounting.metric import metric_ledger_over
-from langchain_dp.accounting.store.backend import BUSY_SECONDS, Connection
+from langchain_dp.accounting.store.backend import BUSY_SECONDS, Backend
 from langchain_dp.accounting.store.base import file_at, is_url
 from langchain_dp.accounting.store.metric import MetricStore
 from langchain_dp.accounting.store.plans import PlanStore
 from langchain_dp.accounting.store.schema import KINDS, LEDGER, METRIC_LEDGER, LedgerKind
 from langchain_dp.accounting.store.sqlite import SQLite
-from langchain_dp.accounting.store.sqlite_file import refusal, verify_header
+from langchain_dp.accounting.store.sqlite_file import open_connection, refusal, verify_header
 from langchain_dp.errors import InvalidParameter, LangChainDPError, LedgerCorrupt, LedgerUnwritable
 
 _ROLLBACK = b"\x01\x01"  # bytes 18 and 19 of a file whose commits go into the file itself
 
 
-class _Reading(SQLite):
-    """A ledger file that is never written."""
-
-    reading = True
-
-    def begin(self, fill: Callable[[Connection], str], verify: Callable[[Connection], None]) -> None:
-        with self.transaction(write=False) as connection:
-            verify(connection)
-
-    def _opened_file(self) -> Connection:
-        return _connect(self._file(), 0.0)  # the caller waits
-
-
 def open_ledger(path: str | os.PathLike[str]) -> PrivacyLedger | MetricLedger:
     if is_url(path):
-        return _open_schema(str(path))
+        from langchain_dp.accounting.store.postgres import Postgres, terms_at
+
+        url = str(path)
+        mark, budget = terms_at(url)
+        if mark not in KINDS:
+            raise LedgerCorrupt(f"The schema of {url} holds no ledger of this package. Give another schema.")
+        return _open(Postgres(url, KINDS[mark], reading=True), budget)
     real = file_at(path)
-    kind = _kind(real)
+    kind, budget = _terms(real)
     try:
-        if kind is METRIC_LEDGER:
-            return metric_ledger_over(MetricStore(None, _Reading(real, kind), key=None))
-        return ledger_over(Account(PlanStore(_budget(real), _Reading(real, kind))))
+        return _open(SQLite(real, kind, reading=True), budget)
     except LedgerUnwritable as error:
         raise _unfinished(real) or error from None
 
 
-def _open_schema(url: str) -> PrivacyLedger | MetricLedger:
-    from langchain_dp.accounting.store.postgres import Postgres, terms_at
-
-    mark, budget = terms_at(url)
-    if mark not in KINDS:
-        raise LedgerCorrupt(f"The schema of {url} holds no ledger of this package. Give another schema.")
-    kind = KINDS[mark]
-    if budget is None:
-        return metric_ledger_over(MetricStore(None, Postgres(url, kind, reading=True), key=None))
-    return ledger_over(Account(PlanStore(_promised(url, budget), Postgres(url, kind, reading=True))))
+def _open(backend: Backend, budget: Any) -> PrivacyLedger | MetricLedger:
+    if backend.kind is METRIC_LEDGER:
+        return metric_ledger_over(MetricStore(None, backend, key=None))
+    try:
+        promised = PrivacyBudget(*budget)
+    except (LangChainDPError, TypeError, ValueError, AttributeError):
+        raise LedgerCorrupt(
+            f"The ledger {backend.path} is damaged: its budget cannot be read. {LEDGER.restore}"
+        ) from None
+    return ledger_over(Account(PlanStore(promised, backend)))
 
 
 def name_of(path: str | os.PathLike[str]) -> str:
@@ -73,23 +62,13 @@ def name_of(path: str | os.PathLike[str]) -> str:
     return os.path.basename(file_at(path))
 
 
-def made(ledger: PrivacyLedger | MetricLedger) -> str:
-    with ledger._store.read() as connection:
-        return str(connection.execute("SELECT time FROM ledger").fetchone()[0])
-
-
-def plan_times(ledger: PrivacyLedger) -> list[str]:
-    with ledger._store.read() as connection:
-        return [str(row[0]) for row in connection.execute("SELECT time FROM plans ORDER BY plan")]
-
-
 def accounts(ledger: MetricLedger) -> dict[str, list[int]]:
     with ledger._store.read() as connection:
         rows = connection.execute("SELECT whose, spent FROM accounts ORDER BY spent DESC").fetchall()
     return {whose: [spent for kind, spent in rows if kind == whose] for whose in ("document", "user")}
 
 
-def _kind(path: str) -> LedgerKind:
+def _terms(path: str) -> tuple[LedgerKind, Any]:
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -102,13 +81,16 @@ def _kind(path: str) -> LedgerKind:
         raise LedgerCorrupt(f"The ledger {path} is an empty file, and a ledger never is. {LEDGER.restore}")
     _check_journal(path)
     try:
-        with contextlib.closing(_connect(path)) as connection:
+        with contextlib.closing(open_connection(path, reading=True, wait=BUSY_SECONDS)) as connection:
             mark = connection.execute("PRAGMA application_id").fetchone()[0]
+            if mark not in KINDS:
+                raise LedgerCorrupt(f"The file {path} is a database, but no ledger of this package. Give another path.")
+            if KINDS[mark] is METRIC_LEDGER:
+                return METRIC_LEDGER, None
+            verify_header(connection, path, LEDGER)
+            return LEDGER, connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone()
     except sqlite3.Error as error:
         raise _unfinished(path) or refusal(error, path, BUSY_SECONDS, LEDGER) from None
-    if mark not in KINDS:
-        raise LedgerCorrupt(f"The file {path} is a database, but no ledger of this package. Give another path.")
-    return KINDS[mark]
 
 
 def _check_journal(path: str) -> None:
@@ -131,36 +113,6 @@ def _check_journal(path: str) -> None:
             f"The file {path} keeps a log beside it, as another program must have set it. Run 'PRAGMA journal_mode = "
             "DELETE' on it with that program."
         )
-
-
-def _connect(path: str, wait: float = BUSY_SECONDS) -> sqlite3.Connection:
-    address = f"{pathlib.Path(path).as_uri()}?mode=ro"
-    connection = sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA query_only = ON")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _budget(path: str) -> PrivacyBudget:
-    try:
-        with contextlib.closing(_connect(path)) as connection:
-            verify_header(connection, path, LEDGER)
-            row = connection.execute("SELECT epsilon, delta, neighbors FROM ledger").fetchone()
-    except sqlite3.Error as error:
-        raise _unfinished(path) or refusal(error, path, BUSY_SECONDS, LEDGER) from None
-    return _promised(path, row)
-
-
-def _promised(path: str, row: Any) -> PrivacyBudget:
-    try:
-        epsilon, delta, neighbors = row
-        return PrivacyBudget(epsilon, delta, neighbors)
-    except (LangChainDPError, TypeError, ValueError, AttributeError):
-        raise LedgerCorrupt(f"The ledger {path} is damaged: its budget cannot be read. {LEDGER.restore}") from None
 
 
 def _unfinished(path: str) -> LedgerUnwritable | None:

@@ -52,10 +52,6 @@ class ReportedAttack:
         return self.bound is not None and self.low > self.bound
 
 
-def read_attacks(path: str | os.PathLike[str]) -> tuple[ReportedAttack, ...]:
-    return reported_attacks(rows_of(path, "attacks"))
-
-
 def reported_attacks(results: Iterable[Any]) -> tuple[ReportedAttack, ...]:
     return tuple(
         one if isinstance(one, ReportedAttack) else _result(one.to_dict() if hasattr(one, "to_dict") else one, place)
@@ -170,14 +166,10 @@ def reported_pseudonyms(reports: PseudonymReport | Iterable[PseudonymReport]) ->
                 f"Expected pseudonyms[{place}] of type {type(one).__name__} to be what report() of a Pseudonymizer or "
                 "of a PseudonymMiddleware returns. Give one of these, or a list."
             )
-    return _together(one.to_dict() for one in each)
+    return summed_pseudonyms(one.to_dict() for one in each)
 
 
-def read_pseudonyms(path: str | os.PathLike[str]) -> tuple[ReportedPseudonyms, ...]:
-    return _together(rows_of(path, "pseudonyms"))
-
-
-def _together(rows: Iterable[Any]) -> tuple[ReportedPseudonyms, ...]:
+def summed_pseudonyms(rows: Iterable[Any]) -> tuple[ReportedPseudonyms, ...]:
     counts: defaultdict[Any, Counter[str]] = defaultdict(Counter)
     conversations: Counter[tuple[Any, ...]] = Counter()
     left: Counter[tuple[Any, ...]] = Counter()

@@ -14,13 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LedgerCollector", "LedgerStats", "figures", "live_app", "register_otel_metrics"]
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "LedgerStats": ".reading",
-        "figures": ".reading",
-        "LedgerCollector": ".prometheus",
-        "live_app": ".live",
-        "register_otel_metrics": ".otel",
-    },
-)
+_HOME = {
+    ".live": ("live_app",),
+    ".otel": ("register_otel_metrics",),
+    ".prometheus": ("LedgerCollector",),
+    ".reading": ("LedgerStats", "figures"),
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from langchain_dp._util import forks
 from langchain_dp._util.extras import needs
 from langchain_dp.accounting.certificate import library_version
-from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, LedgerStats, Measure, Watchable, Watched, named
+from langchain_dp.audit.watch.reading import MEASURES, PREFIX, LedgerStats, Measure, Watchable, Watched, named
 
 with needs("otel", "opentelemetry-api", why=" for gauges of a ledger"):
     from opentelemetry import metrics
@@ -34,7 +34,6 @@ def register_otel_metrics(ledgers: Mapping[str, Watchable], *, meter_provider: M
     """
     readings = _Readings(named(ledgers))
     meter = metrics.get_meter("langchain_dp", library_version(), meter_provider)
-    meter.create_observable_gauge(f"{PREFIX}.{HEALTHY[0]}", [readings.healthy], description=HEALTHY[1])
     for measure in MEASURES:
         create = meter.create_observable_counter if measure.counts else meter.create_observable_gauge
         create(f"{PREFIX}.{measure.name}", [readings.of(measure)], description=measure.what)
@@ -48,7 +47,7 @@ class _Readings:
         self._lock = threading.Lock()
         forks.renew_lock(self)
         self._looked: dict[str, LedgerStats | None] = {}
-        self._served: set[str] = {HEALTHY[0], *(measure.name for measure in MEASURES)}
+        self._served = {measure.name for measure in MEASURES}
 
     def _for(self, asking: str) -> dict[str, LedgerStats | None]:
         with self._lock:
@@ -58,14 +57,10 @@ class _Readings:
             self._served.add(asking)
             return self._looked
 
-    def healthy(self, _: CallbackOptions) -> Iterable[Observation]:
-        for name, found in self._for(HEALTHY[0]).items():
-            yield Observation(int(found is not None), {"ledger": name})
-
     def of(self, measure: Measure) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observed(_: CallbackOptions) -> Iterable[Observation]:
             for name, found in self._for(measure.name).items():
-                for labels, value in () if found is None else measure.of(found):
+                for labels, value in measure.of(found):
                     yield Observation(value, {"ledger": name, **labels})
 
         return observed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from langchain_dp._util.extras import needs
-from langchain_dp.audit.watch.reading import HEALTHY, MEASURES, PREFIX, Measure, Watchable, Watched, named
+from langchain_dp.audit.watch.reading import MEASURES, PREFIX, Measure, Watchable, Watched, named
 
 with needs("prometheus", "prometheus-client", why=" for gauges of a ledger"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -39,27 +39,18 @@ class LedgerCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Yield families without values."""
-        yield self._healthy()
         yield from map(self._family, MEASURES)
 
     def collect(self) -> Iterable[Metric]:
         """Read every ledger once."""
         looked = {name: watched.look() for name, watched in self._watched.items()}
-        healthy = self._healthy()
-        for name, (found, _) in looked.items():
-            healthy.add_metric([name], float(found is not None))
-        yield healthy
         for measure in MEASURES:
             family = self._family(measure)
             for name, (found, _) in looked.items():
-                for labels, value in () if found is None else measure.of(found):
+                for labels, value in measure.of(found):
                     family.add_metric([name, *(labels[label] for label in measure.labels)], value)
             if family.samples:
                 yield family
-
-    @staticmethod
-    def _healthy() -> GaugeMetricFamily:
-        return GaugeMetricFamily(f"{_PREFIX}_{HEALTHY[0]}", HEALTHY[1], labels=["ledger"])
 
     @staticmethod
     def _family(measure: Measure) -> GaugeMetricFamily | CounterMetricFamily:

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -88,11 +88,8 @@ def figures(ledger: PrivacyLedger | MetricLedger) -> LedgerStats:
         >>> figures(PrivacyLedger(PrivacyBudget(3.0))).left
         (3.0, 1e-05)
     """
-    if not isinstance(ledger, (PrivacyLedger, MetricLedger)):
-        raise InvalidParameter(
-            f"Expected ledger of type {type(ledger).__name__} to be an open ledger. For a path, call report(path), or "
-            "register_otel_metrics({name: path})."
-        )
+    remedy = "For a path, call report(path), or register_otel_metrics({name: path})."
+    validate.instance("ledger", ledger, (PrivacyLedger, MetricLedger), "an open ledger", remedy)
     return _of_texts(ledger) if isinstance(ledger, MetricLedger) else _of_releases(ledger)
 
 
@@ -197,7 +194,6 @@ def named(ledgers: Mapping[str, Watchable | Watched]) -> dict[str, Watched]:
 
 Values: TypeAlias = Iterator[tuple[dict[str, str], float]]
 PREFIX = "langchain_dp.ledger"
-HEALTHY = "healthy", "1 if the ledger can be read and trusted, else 0. The other figures are absent then."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,46 +202,33 @@ class Measure:
 
     name: str  # without the prefix
     what: str  # a sentence
-    labels: tuple[str, ...]  # names of its labels beside that of the ledger
-    values: Callable[[LedgerStats], Values]  # by those labels. Infinite ones, without a limit, are left out
+    field: str = ""  # of LedgerStats. Empty: whether the ledger can be read
+    unit: str = ""  # of the ledgers that have it, or of all
+    side: str = ""  # of the field's pair
+    labels: tuple[str, ...] = ()  # names of its labels beside that of the ledger
     counts: bool = False  # whether it only grows
 
-    def of(self, found: LedgerStats) -> Values:
-        return ((labels, value) for labels, value in self.values(found) if math.isfinite(value))
-
-
-def _one(name: str, side: str) -> Callable[[LedgerStats], Values]:
-    def values(found: LedgerStats) -> Values:
-        if side in found.sides:
-            yield {}, getattr(found, name)[found.sides.index(side)]
-
-    return values
-
-
-def _accounts(name: str) -> Callable[[LedgerStats], Values]:
-    def values(found: LedgerStats) -> Values:
-        if found.unit == "eta":
-            for side, value in zip(found.sides, getattr(found, name), strict=True):
-                yield {"account": side}, value
-
-    return values
-
-
-def _plan_count(name: str) -> Callable[[LedgerStats], Values]:
-    return lambda found: iter([({}, float(getattr(found, name)))] if found.unit == "epsilon" else [])
-
-
-def _by_mechanism(name: str) -> Callable[[LedgerStats], Values]:
-    return lambda found: (({"mechanism": kind}, float(number)) for kind, number in getattr(found, name).items())
-
-
-def _refusals(found: LedgerStats) -> Values:
-    return iter([] if found.refusals is None else [({}, float(found.refusals))])
+    def of(self, found: LedgerStats | None) -> Values:
+        """Yield the values by labels. Infinite ones, without a limit, are left out."""
+        if not self.field:
+            yield {}, float(found is not None)
+        given = getattr(found, self.field, None)
+        if found is None or given is None or self.unit not in ("", found.unit):
+            return
+        if isinstance(given, tuple):
+            given = dict(zip(found.sides, given, strict=True))
+        if self.side:
+            given = given[self.side]
+        values = given if isinstance(given, Mapping) else {"": given}
+        for label, value in values.items():
+            if math.isfinite(value):
+                yield dict.fromkeys(self.labels, label), float(value)
 
 
 MEASURES = (
+    Measure("healthy", "1 if the ledger can be read and trusted, else 0. The other figures are absent then."),
     *(
-        Measure(f"{name}.{side}", f"{side.capitalize()} {what}", (), _one(name, side))
+        Measure(f"{name}.{side}", f"{side.capitalize()} {what}", name, "epsilon", side)
         for name, what in (
             ("budget", "that all releases together may cost."),
             ("reserved", "that all plans may cost in the end: the promise."),
@@ -254,14 +237,19 @@ MEASURES = (
         )
         for side in ("epsilon", "delta")
     ),
-    Measure("limit.eta", "Eta that one account may spend. Absent without a limit.", ("account",), _accounts("budget")),
-    Measure("spent.eta", "Eta that the fullest account has spent.", ("account",), _accounts("spent")),
-    Measure("left.eta", "Eta that the fullest account has left.", ("account",), _accounts("left")),
-    Measure("plans", "Plans reserved.", (), _plan_count("plans")),
-    Measure("plans.open", "Plans that have releases left.", (), _plan_count("plans_open")),
-    Measure("releases", "Releases charged.", ("mechanism",), _by_mechanism("used"), counts=True),
-    Measure("releases.left", "Releases reserved and not made.", ("mechanism",), _by_mechanism("unused")),
+    *(
+        Measure(f"{name}.eta", f"Eta that {what}", field, "eta", labels=("account",))
+        for name, what, field in (
+            ("limit", "one account may spend. Absent without a limit.", "budget"),
+            ("spent", "the fullest account has spent.", "spent"),
+            ("left", "the fullest account has left.", "left"),
+        )
+    ),
+    Measure("plans", "Plans reserved.", "plans", "epsilon"),
+    Measure("plans.open", "Plans that have releases left.", "plans_open", "epsilon"),
+    Measure("releases", "Releases charged.", "used", labels=("mechanism",), counts=True),
+    Measure("releases.left", "Releases reserved and not made.", "unused", labels=("mechanism",)),
     Measure(
-        "refusals", "Charges and plans refused by this process. They are not in the ledger.", (), _refusals, counts=True
+        "refusals", "Charges and plans refused by this process. They are not in the ledger.", "refusals", counts=True
     ),
 )

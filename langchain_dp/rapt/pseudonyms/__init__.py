@@ -27,10 +27,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "PseudonymMiddleware": ".middleware",
-    "PseudonymSpanProcessor": ".tracing",
-    "PseudonymStore": ".store",
-    "PseudonymTracerProvider": ".tracing",
+    ".middleware": ("PseudonymMiddleware",),
+    ".store": ("PseudonymStore",),
+    ".tracing": ("PseudonymSpanProcessor", "PseudonymTracerProvider"),
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOME)

@@ -35,17 +35,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "Backbone": ".backbone",
-    "IdentitySanitizer": ".client",
-    "PlainTokens": ".settings",
-    "PrivatizedExamples": ".examples",
-    "RAPTClassifier": ".classifier",
-    "RAPTClient": ".client",
-    "RAPTPromptTuner": ".tuner",
-    "RAPTProvider": ".provider",
-    "PredictionRequest": ".wire",
-    "TrainingReport": ".training",
-    "TuningSettings": ".settings",
+    ".backbone": ("Backbone",),
+    ".classifier": ("RAPTClassifier",),
+    ".client": ("IdentitySanitizer", "RAPTClient"),
+    ".examples": ("PrivatizedExamples",),
+    ".provider": ("RAPTProvider",),
+    ".settings": ("PlainTokens", "TuningSettings"),
+    ".training": ("TrainingReport",),
+    ".tuner": ("RAPTPromptTuner",),
+    ".wire": ("PredictionRequest",),
 }
 _NEEDED = frozenset({"peft", "safetensors", "torch", "transformers"})
 
