@@ -1,14 +1,16 @@
-"""Base classes of the engines."""
+"""Base classes of the engines, and what they share: kept members, and the choice of a token."""
 
 from __future__ import annotations
 
 import abc
 import hashlib
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from numbers import Integral
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +20,148 @@ from langchain_dp.errors import InvalidParameter, ModelUnavailable, PrivateDataE
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 from langchain_dp.redact import redacting
 
-from ._choice import Choice, Logits, is_token, log_softmax
-from ._store import BoundedStore
+Calibration = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class _Entry(Protocol):
+    """One kept member of a fixed size."""
+
+    @property
+    def digest(self) -> bytes: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def wipe(self) -> None: ...
+
+
+E = TypeVar("E", bound=_Entry)
+
+
+class BoundedStore(Generic[E]):
+    """Members by (opening, member), at most ``limit`` bytes.
+
+    Evicted entries may still be in use: call :meth:`wipe_put_out` afterwards.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._kept: OrderedDict[tuple[Hashable, Hashable], E] = OrderedDict()
+        self._put_out: list[E] = []
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
+        found = self._kept.get((opening, member))
+        if found is None:
+            return None
+        if found.digest != digest:
+            # New content came under an old key: never answer from the old entry.
+            self._put_out.append(self._taken((opening, member)))
+            return None
+        self._kept.move_to_end((opening, member))
+        return found
+
+    def take(self, opening: Hashable, member: Hashable, digest: bytes) -> E | None:
+        """Remove an entry whose size may change."""
+        found = self.get(opening, member, digest)
+        return None if found is None else self._taken((opening, member))
+
+    def put(self, opening: Hashable, member: Hashable, entry: E) -> None:
+        if (opening, member) in self._kept:
+            self._put_out.append(self._taken((opening, member)))
+        if entry.nbytes > self.limit:
+            self._put_out.append(entry)
+            return
+        while self.bytes + entry.nbytes > self.limit:
+            self._put_out.append(self._taken(next(iter(self._kept))))
+        self._kept[(opening, member)] = entry
+        self.bytes += entry.nbytes
+
+    def wipe_put_out(self) -> None:
+        while self._put_out:
+            self._put_out.pop().wipe()
+
+    def forget(self, members: Sequence[Hashable]) -> None:
+        for key in [key for key in self._kept if key[1] in members]:
+            self._taken(key).wipe()
+
+    def clear(self) -> None:
+        for key in list(self._kept):
+            self._taken(key).wipe()
+
+    def _taken(self, key: tuple[Hashable, Hashable]) -> E:
+        entry = self._kept.pop(key)
+        self.bytes -= entry.nbytes
+        return entry
+
+
+Logits = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float64]
+
+
+class Choice:
+    """Chooses tokens by one ``Decoding``, never those marked in ``never``."""
+
+    def __init__(self, decoding: Decoding, never: npt.NDArray[np.bool_]) -> None:
+        self._temperature = decoding.temperature
+        self._penalty = decoding.repetition_penalty
+        for token in decoding.banned:
+            if not is_token(token, len(never)):
+                raise InvalidParameter(
+                    f"Expected decoding.banned to hold whole numbers in [0, {len(never) - 1}], the tokens of this "
+                    f"model, not one of type {type(token).__name__}. Take them from the engine that is asked."
+                )
+        self._never = never.copy()
+        self._never[np.array(sorted(decoding.banned), dtype=np.intp)] = True
+
+    def token(self, logits: Logits, written: Sequence[int], draw: float) -> int | None:
+        """None if a logit or coin is invalid, or no token is allowed."""
+        if not np.isfinite(logits).all() or not 0 <= draw < 1:
+            return None
+        repeated = np.unique(np.array(written, dtype=np.intp))
+        repeated = repeated[~self._never[repeated]]
+        values = logits[repeated].astype(np.float64)
+        with np.errstate(all="ignore"):  # an overflow is caught below
+            values = np.where(values > 0, values / self._penalty, values * self._penalty)
+            if self._temperature == 0:
+                masked = logits.copy()  # single precision: twice as fast, and exact
+                masked[self._never] = -np.inf
+                masked[repeated] = -np.inf
+                first = int(masked.argmax())
+                best = [(-float(masked[first]), first), *zip((-values).tolist(), repeated.tolist(), strict=True)]
+                value, token = min(best)
+                return token if np.isfinite(value) else None
+            wide = logits.astype(np.float64)
+            wide[repeated] = values
+            wide[self._never] = -np.inf
+            return self._drawn(wide, draw)
+
+    def _drawn(self, wide: npt.NDArray[np.float64], draw: float) -> int | None:
+        top = wide.max()
+        if not np.isfinite(top):
+            return None
+        wide -= top
+        wide /= self._temperature
+        np.exp(wide, out=wide)
+        reached = np.cumsum(wide, out=wide)
+        # The first token at which the sum exceeds the mark has a weight above zero. So has the last that raises it.
+        mark = draw * reached[-1]
+        at = int(reached.searchsorted(mark, side="right"))
+        return at if at < len(reached) else int(reached.searchsorted(reached[-1], side="left"))
+
+
+def is_token(token: object, vocabulary: int) -> bool:
+    return isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) < vocabulary
+
+
+def log_softmax(logits: Logits) -> Scores:
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    return np.asarray(wide - np.log(np.exp(wide).sum()))
+
 
 Part = tuple[int, ...]
 
@@ -39,40 +181,21 @@ class BaseEngine(abc.ABC):
     """
 
     _HOLDS: ClassVar[str] = "private caches"
-    _vocabulary_size: int
-    _end_tokens: frozenset[Token]
-    _max_prompt_tokens: int
-    _max_tail_tokens: int
+    name: str
+    """Name of the model, for certificates."""
+    vocabulary_size: int
+    """Number of tokens that the model can write."""
+    end_tokens: frozenset[Token]
+    """Tokens that end a text."""
+    max_prompt_tokens: int
+    """Longest head + body + tail + written of one member, in tokens."""
+    max_tail_tokens: int
+    """Longest question in tokens."""
 
     def __init__(self, name: str, lock: AbstractContextManager[Any] | None = None) -> None:
-        self._name = name
+        self.name = name
         self._lock = lock or nullcontext()
         self._closed = False
-
-    @property
-    def name(self) -> str:
-        """Name of the model, for certificates."""
-        return self._name
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens that the model can write."""
-        return self._vocabulary_size
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
-        """Tokens that end a text."""
-        return self._end_tokens
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """Longest head + body + tail + written of one member, in tokens."""
-        return self._max_prompt_tokens
-
-    @property
-    def max_tail_tokens(self) -> int:
-        """Longest question in tokens."""
-        return self._max_tail_tokens
 
     @redacting
     def count_tokens(self, text: str) -> int:
@@ -143,7 +266,10 @@ class BaseEngine(abc.ABC):
         asked = [public, *members]
         with self._in_use():
             check_common([one.prompt for one in asked])
-            check_written(asked)
+            if any(one.written != public.written for one in members):
+                raise InvalidParameter(
+                    "Expected all continuations to have the same written tokens. Ask in several calls."
+                )
             return self._token_scores(asked, candidates, chat)
 
     @redacting
@@ -172,7 +298,7 @@ class BaseEngine(abc.ABC):
 
     def __repr__(self) -> str:
         # The number of kept members is private.
-        return f"{type(self).__name__}({self._name!r}, <private>)"
+        return f"{type(self).__name__}({self.name!r}, <private>)"
 
     def __reduce__(self) -> NoReturn:
         raise PrivateDataError(
@@ -214,8 +340,8 @@ class BaseEngine(abc.ABC):
     @abc.abstractmethod
     def _drop(self, members: Sequence[Hashable]) -> None: ...
 
-    @abc.abstractmethod
-    def _warm(self, prompts: Sequence[MemberPrompt]) -> None: ...
+    def _warm(self, prompts: Sequence[MemberPrompt]) -> None:  # noqa: B027  # a server keeps no member
+        """Do nothing."""
 
     @abc.abstractmethod
     def _free(self) -> None: ...
@@ -229,7 +355,7 @@ class LocalEngine(BaseEngine):
         integer("cache_bytes", cache_bytes, at_least=0, at_most=2**62)
         super().__init__("", threading.RLock())
         self._max_tokens = max_tokens
-        self._max_tail_tokens = max_tokens // 2
+        self.max_tail_tokens = max_tokens // 2
         self._store: BoundedStore[Any] = BoundedStore(cache_bytes)
 
     @property
@@ -237,13 +363,8 @@ class LocalEngine(BaseEngine):
         """Bound of the kept members, in bytes."""
         return self._store.limit
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of members kept now. PRIVATE: it shows the number of drawn subsets."""
-        return self._store.bytes
-
     def _token_scores(self, asked: Sequence[Continuation], candidates: int, chat: bool) -> TokenScores:
-        first, *rows = self._taken(asked, chat, _kept_row)
+        first, *rows = self._taken(asked, chat, lambda row, *_: row.copy() if np.isfinite(row).all() else None)
         if first is None:
             raise ModelUnavailable("The model could not evaluate the public prompt. Shorten it.")
         allowed = np.where(self._never(), -np.inf, first)
@@ -253,6 +374,9 @@ class LocalEngine(BaseEngine):
         known, *scored = (None if row is None else log_softmax(row)[tokens] for row in (first, *rows))
         assert known is not None
         return TokenScores(tuple(tokens.tolist()), known, tuple(scored))
+
+    def _rules(self, decoding: Decoding) -> Choice:
+        return Choice(decoding, self._never())
 
     def _written(self, asked: Sequence[Continuation], decoding: Decoding, rules: Choice) -> list[Token | None]:
         return list(self._taken(asked, bool(decoding.chat), rules.token))
@@ -264,15 +388,13 @@ class LocalEngine(BaseEngine):
     @abc.abstractmethod
     def _never(self) -> npt.NDArray[np.bool_]: ...
 
+    @abc.abstractmethod
     def tokens_per_second(self) -> float:
         """Prompt tokens per second, measured now on public tokens."""
-        with self._in_use():
-            return self._speed()
 
+    @abc.abstractmethod
     def bytes_per_token(self) -> int:
         """Bytes of the cache per token of one member."""
-        with self._in_use():
-            return self._bytes_per_token()
 
     def _check_trained_on(self, trained_on: int | None) -> None:
         if trained_on is not None and self._max_tokens > trained_on:
@@ -294,12 +416,6 @@ class LocalEngine(BaseEngine):
 
     @abc.abstractmethod
     def _spelt(self, tokens: Sequence[int]) -> str: ...
-
-    @abc.abstractmethod
-    def _speed(self) -> float: ...
-
-    @abc.abstractmethod
-    def _bytes_per_token(self) -> int: ...
 
 
 def tail_tokens(tokens: Sequence[int], max_tokens: int) -> Part:
@@ -326,18 +442,9 @@ def label_tokens(words: Sequence[str], tokens: Callable[[str], Sequence[int]]) -
     return [label[:1] for label in labels] if len({label[0] for label in labels}) == len(labels) else labels
 
 
-def _kept_row(logits: Logits, written: Sequence[int], draw: float) -> Logits | None:
-    return logits.copy() if np.isfinite(logits).all() else None
-
-
 def body_digest(prompt: MemberPrompt) -> bytes:
     """Hash that reveals new content under an old key."""
     return hashlib.sha256(prompt.body.encode(errors="surrogatepass")).digest()
-
-
-def check_written(asked: Sequence[Continuation]) -> None:
-    if any(one.written != asked[0].written for one in asked):
-        raise InvalidParameter("Expected all continuations to have the same written tokens. Ask in several calls.")
 
 
 def check_common(prompts: Sequence[MemberPrompt]) -> None:

@@ -16,7 +16,7 @@ MODELS = {"llama_cpp", "torch", "transformers", "peft", "openai", "langchain_ope
 TRAINED = ["rapt/tuning", "attacks"]  # what trains models of its own
 ON_TORCH = {"torch", "transformers", "peft"}
 PURE = [
-    "accounting", "mechanisms", "records", "ensemble/subsets.py", "ensemble/scheme.py", "ports.py", "errors.py",
+    "accounting", "mechanisms", "records", "ensemble/subsets.py", "ports.py", "errors.py",
     "redact.py", "_util/validate.py",
 ]  # fmt: skip
 

@@ -357,7 +357,7 @@ PUBLIC = {
     "count_tokens", "differences", "forget", "get", "give_up_round", "ids", "in_pandas", "load", "mark", "mark_reply",
     "new_conversation", "model_post_init",
     "abstaining", "as_langfuse_mask", "as_langsmith_anonymizer", "count_users", "langsmith_options", "ledger", "margin",
-    "names", "one_per_user", "parts_that_read", "plain_rows", "probabilities", "public_examples", "released",
+    "names", "one_per_user", "parts_that_read", "probabilities", "public_examples", "released",
     "report", "restorer", "save", "records_of", "unit_notes", "user_of", "users", "warm", "with_budget", "with_prior",
     # What they take was taken apart behind an entry point that is walked.
     "privatize_checked", "release", "total",

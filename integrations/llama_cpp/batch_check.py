@@ -9,14 +9,21 @@ import numpy as np
 
 from langchain_dp.ports import Continuation, MemberPrompt
 
-from .._choice import Logits
-from .._engine import body_digest
-from .batches import ALONE, EIGHTS, PAIRS, ROWS, BatchRule, fixed_shape
+from .._engine import Logits, body_digest
 from .context import CELLS, LlamaContext
-from .evaluate import JointEvaluator, MemberState
-from .members import MemberStates, Opening, StateStore
-from .slots import Slots
-from .writer import Writer
+from .evaluate import (
+    ALONE,
+    EIGHTS,
+    PAIRS,
+    ROWS,
+    JointEvaluator,
+    MemberState,
+    MemberStates,
+    Opening,
+    StateStore,
+    fixed_shape,
+)
+from .writer import Slots, Writer
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +99,7 @@ def threads_alike(
 def _scoring(
     evaluator: JointEvaluator, members: Sequence[MemberState], tokens: list[int], slots: int, max_tokens: int
 ) -> bool:
-    rule = evaluator.batches.rule
+    rule = evaluator.rule
     seen: set[int] = set()
     for rows in _TAILS:
         count = min(rows, max_tokens // 2)
@@ -102,16 +109,12 @@ def _scoring(
         tail = tokens[1 : 1 + count]
         every = rows <= _LABEL
         lone = [evaluator.vectors([member], tail, every=every)[0] for member in members]
-        for crowd in _crowds(rule, slots) if rows == 1 else range(2, min(slots, _CROWD) + 1) if every else [2]:
+        sizes = {rule.sequences(n, 1): n for n in (*range(1, _FEW + 1), min(slots, _MOST)) if n <= slots}
+        for crowd in sorted(sizes.values()) if rows == 1 else range(2, min(slots, _CROWD) + 1) if every else [2]:
             together = evaluator.vectors([members[i % 2] for i in range(crowd)], tail, every=every)
             if any(not np.array_equal(row, lone[i % 2]) for i, row in enumerate(together)):
                 return False
     return True
-
-
-def _crowds(rule: BatchRule, slots: int) -> list[int]:
-    sizes = {rule.sequences(count, 1): count for count in (*range(1, _FEW + 1), min(slots, _MOST)) if count <= slots}
-    return sorted(sizes.values())
 
 
 def _writing(
@@ -125,7 +128,7 @@ def _writing(
     """Compare all slots with lone, late and scattered members."""
     prompts = [MemberPrompt("", f"{i}", "", i) for i in range(slots)]
     longest = max(member.tokens for member in members)
-    rows = min(6 if evaluator.batches.rule.multiple == 1 else 2, max_tokens - longest - 4)  # longer tails take long
+    rows = min(6 if evaluator.rule.multiple == 1 else 2, max_tokens - longest - 4)  # longer tails take long
     written = tuple(tokens[rows : rows + 2])
 
     def logits(calls: Sequence[tuple[Sequence[int], int]]) -> dict[int, Logits]:
@@ -138,7 +141,7 @@ def _writing(
         seen: dict[int, Logits] = {}
         for places, count in calls:
             asked = [Continuation(prompts[i], written[:count], 0.0) for i in places]
-            rows_found = writer.next_tokens(_OPENING, asked, tokens[:rows], max_tokens - 1, _copied)
+            rows_found = writer.next_tokens(_OPENING, asked, tokens[:rows], max_tokens - 1, lambda row, *_: row.copy())
             seen |= {place: row for place, row in zip(places, rows_found, strict=True) if row is not None}
         return seen
 
@@ -154,7 +157,3 @@ def _writing(
     return all(np.array_equal(crowd[i], alone[i % 2]) for i in everybody) and all(
         np.array_equal(crowd[i], late[i]) for i in scattered
     )
-
-
-def _copied(logits: Logits, written: Sequence[int], draw: float) -> Logits:
-    return logits.copy()

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, cast
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
+from langchain_core.language_models.chat_models import agenerate_from_stream
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage, message_chunk_to_message
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration as Generation
@@ -256,7 +257,8 @@ class ChatLlamaCpp(BaseChatModel):
         request = self._request(messages, stop, kwargs)
         pieces: list[Piece] = []
         self._loaded.answer(request, pieces.append, CallAbandoned())
-        return self._result(pieces, request)
+        message = cast(AIMessageChunk, self._whole(pieces, request).message)
+        return ChatResult(generations=[Generation(message=message_chunk_to_message(message))])
 
     def _whole(self, pieces: list[Piece], request: ChatRequest) -> ChatGenerationChunk:
         chunk = self._chunk(Piece.joined(pieces))
@@ -273,10 +275,6 @@ class ChatLlamaCpp(BaseChatModel):
             return self._chunk(piece)
         return None if piece.finish_reason is None else self._whole(kept, request)
 
-    def _result(self, pieces: list[Piece], request: ChatRequest) -> ChatResult:
-        message = cast(AIMessageChunk, self._whole(pieces, request).message)
-        return ChatResult(generations=[Generation(message=message_chunk_to_message(message))])
-
     async def _agenerate(
         self,
         messages: list[BaseMessage],
@@ -284,15 +282,7 @@ class ChatLlamaCpp(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request = self._request(messages, stop, kwargs)
-        arriving, call_abandoned = self._begun(request)
-        pieces: list[Piece] = []
-        try:
-            while (piece := await _next(arriving)) is not None:
-                pieces.append(piece)
-        finally:
-            call_abandoned.set()
-        return self._result(pieces, request)
+        return await agenerate_from_stream(self._astream(messages, stop, **kwargs))
 
     def _stream(
         self,
@@ -329,10 +319,22 @@ class ChatLlamaCpp(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         request = self._request(messages, stop, kwargs)
-        arriving, call_abandoned = self._begun(request)
+        call_abandoned, loop = CallAbandoned(), asyncio.get_running_loop()
+        pieces: asyncio.Queue[_StreamItem] = asyncio.Queue()
         kept: list[Piece] = []
+
+        def put(piece: _StreamItem) -> None:
+            try:
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+            except RuntimeError:  # the loop is closed: nobody reads on
+                call_abandoned.set()
+
+        # In a thread of its own: waiting calls would fill the event loop's.
+        threading.Thread(target=self._work, args=(request, put, call_abandoned), daemon=True).start()
         try:
-            while (piece := await _next(arriving)) is not None:
+            while (piece := await pieces.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
                 if (chunk := self._next_chunk(piece, kept, request)) is None:
                     continue
                 if run_manager:
@@ -341,34 +343,12 @@ class ChatLlamaCpp(BaseChatModel):
         finally:
             call_abandoned.set()
 
-    def _begun(self, request: ChatRequest) -> tuple[asyncio.Queue[_StreamItem], CallAbandoned]:
-        """Waiting calls would fill the event loop's threads."""
-        call_abandoned = CallAbandoned()
-        pieces: asyncio.Queue[_StreamItem] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def put(piece: _StreamItem) -> None:
-            try:
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
-            except RuntimeError:  # the loop is closed: nobody reads on
-                call_abandoned.set()
-
-        threading.Thread(target=self._work, args=(request, put, call_abandoned), daemon=True).start()
-        return pieces, call_abandoned
-
     def _work(self, request: ChatRequest, put: Callable[[_StreamItem], None], call_abandoned: CallAbandoned) -> None:
         try:
             self._loaded.answer(request, put, call_abandoned)
             put(None)
         except BaseException as problem:  # handed to the reader's thread, which raises it
             put(problem)
-
-
-async def _next(pieces: asyncio.Queue[_StreamItem]) -> Piece | None:
-    piece = await pieces.get()
-    if isinstance(piece, BaseException):
-        raise piece
-    return piece
 
 
 class _CompleteAnswer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import logging
@@ -11,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from langchain_dp._util.machine import processors, unbroken
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import call_abandoned
 
-from .._choice import Logits
+from .._engine import Logits
 from .threads import Threads
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def _without_tiles(module: Any) -> None:
     module.llama_model_default_params = plain
 
 
-@contextmanager
+@contextlib.contextmanager
 def _patience() -> Iterator[None]:
     """Make waiting OpenMP threads sleep: beside a busy process spinning is ten times slower."""
     if any(name in os.environ for name in _HOW_TO_WAIT):
@@ -77,6 +78,7 @@ def _patience() -> Iterator[None]:
 
 
 _ANCHOR = "\n"
+_SENTINEL = "langchain-dp-user-turn"
 LONGEST_RUN = 8_000
 """Longest run of one class of characters."""
 _MARKS = r"!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
@@ -276,23 +278,35 @@ class LlamaContext:
             count = self.llama.llama_token_to_piece(self._vocab, token, room, len(room), 0, False)
         return room.raw[:count]
 
-    def end_tokens(self) -> frozenset[int]:
+    @functools.cached_property
+    def ends(self) -> frozenset[int]:
         return frozenset(token for token in range(self.vocabulary) if self.llama.llama_vocab_is_eog(self._vocab, token))
 
-    def control_tokens(self) -> frozenset[int]:
+    @functools.cached_property
+    def never(self) -> npt.NDArray[np.bool_]:
+        """Mark control tokens that end no text."""
         llama = self.llama
         no_text = llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN | llama.LLAMA_TOKEN_ATTR_UNUSED
-        return frozenset(
-            token for token in range(self.vocabulary) if llama.llama_vocab_get_attr(self._vocab, token) & no_text
+        marks = (
+            bool(llama.llama_vocab_get_attr(self._vocab, token) & no_text) and token not in self.ends
+            for token in range(self.vocabulary)
         )
+        return np.fromiter(marks, dtype=bool, count=self.vocabulary)
 
-    def special_text(self) -> tuple[str, str]:
+    @functools.cached_property
+    def chat(self) -> tuple[str, str]:
         llama = self.llama
         begin, end = (
             llama.llama_vocab_get_text(self._vocab, token).decode(errors="replace") if token >= 0 else ""
             for token in (llama.llama_vocab_bos(self._vocab), llama.llama_vocab_eos(self._vocab))
         )
-        return begin, end
+        return chat_parts(self.chat_template(), begin=begin, end=end)
+
+    @functools.cached_property
+    def chat_tokens(self) -> int:
+        with contextlib.suppress(InvalidParameter):
+            return sum(len(self.tokenize(part, special=True)) for part in self.chat)
+        return 0
 
     def chat_template(self) -> str | None:
         source = self.llama.llama_model_chat_template(self._model, None)
@@ -341,6 +355,26 @@ class LlamaContext:
     def _speed_with(self, threads: int) -> float:
         self.threads.use(threads)
         return self.prefill_speed(range(1, 1 + min(64, self.micro_batch)))
+
+
+def chat_parts(template: str | None, *, begin: str, end: str) -> tuple[str, str]:
+    """Return the public text before and after a user's turn. No turn can change it."""
+    if template is None:
+        raise InvalidParameter(
+            "Expected the GGUF file to hold a chat template. Use chat=False, or an instruction-tuned model."
+        )
+    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+    try:
+        formatter = Jinja2ChatFormatter(template=template, eos_token=end, bos_token=begin)
+        rendered = formatter(messages=[{"role": "user", "content": _SENTINEL}]).prompt
+        before, after = rendered.split(_SENTINEL)
+    except Exception as problem:  # a template is a program, and may fail in any way
+        raise InvalidParameter(
+            f"Expected the chat template of the GGUF file to take one user turn ({type(problem).__name__}). "
+            "Use chat=False."
+        ) from None
+    return before, after
 
 
 def _free(llama: Any, parts: tuple[Any, Any, Any], closing: threading.Event, busy: AbstractContextManager[Any]) -> None:

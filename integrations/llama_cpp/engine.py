@@ -18,21 +18,18 @@ import numpy.typing as npt
 
 from langchain_dp._util.validate import integer
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.ports import Continuation, MemberPrompt, Token
 
-from .._choice import Choice
-from .._engine import LocalEngine, T, Take, check_public
+from .._engine import Calibration, LocalEngine, Part, T, Take, check_public, label_tokens, tail_tokens
 from .batch_check import checked_evaluator, threads_alike
-from .batches import ROWS, sequences_for
 from .context import CELLS, LlamaContext
-from .members import CachedLabelScores, MemberStates, Opening, StateStore
+from .evaluate import ROWS, MemberState, MemberStates, Opening, StateStore, sequences_for
 from .model_files import prepared_model_path
-from .slots import Slots
-from .texts import GGUFTexts
 from .threads import steps_below
-from .writer import Writer
+from .writer import Slots, Writer
 
 _LARGEST_BATCH = 2048
+_SAMPLED = 256  # tokens on which speed and appetite are measured
 
 
 class LlamaCppEnsemble(LocalEngine):
@@ -85,7 +82,7 @@ class LlamaCppEnsemble(LocalEngine):
             integer("n_threads", n_threads, at_least=1, at_most=4096)
         self.is_embedded = model_path is None
         self._path = prepared_model_path() if model_path is None else model_path
-        self._name = os.path.basename(self._path).removesuffix(".gguf")
+        self.name = os.path.basename(self._path).removesuffix(".gguf")
         self._sha256: str | None = None
         self._store: StateStore
         self._context = LlamaContext(
@@ -103,8 +100,7 @@ class LlamaCppEnsemble(LocalEngine):
         except InvalidParameter:
             self._context.close()
             raise
-        self._vocabulary_size = self._context.vocabulary
-        self._texts = GGUFTexts(self._context)
+        self.vocabulary_size = self._context.vocabulary
         self.n_threads = n_threads or self._context.fastest_threads()
         self._context.threads.use(self.n_threads)
         # Threads wait where a GPU computes, also for a model on the CPU.
@@ -112,7 +108,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._evaluator = evaluator = checked_evaluator(
             self._context, slots=slots, max_tokens=max_tokens, offloaded=n_gpu_layers != 0
         )
-        alone = not evaluator.batches.rule.together
+        alone = not evaluator.rule.together
         self._together = 1 if alone else min(slots, _LARGEST_BATCH // ROWS)
         evaluator.rooms = 1 if alone else slots
         self._members = MemberStates(self._context, evaluator, self._store)
@@ -121,9 +117,7 @@ class LlamaCppEnsemble(LocalEngine):
                 self._context, evaluator, steps_below(self.n_threads), together=self._together, max_tokens=max_tokens
             )
             self._context.threads.use(self.n_threads, fewer)
-        parts = (self._context, evaluator, self._members, self._store)
-        self._labels = CachedLabelScores(*parts, max_tokens=max_tokens, together=self._together)
-        self._slots = Slots(*parts, 1 if alone else slots)
+        self._slots = Slots(self._context, evaluator, self._members, self._store, evaluator.rooms)
         self._writer = Writer(self._context, self._slots, self._store)
 
     _UNIFIED = False
@@ -137,38 +131,39 @@ class LlamaCppEnsemble(LocalEngine):
         return self._sha256
 
     @property
-    def members_together(self) -> int:
-        """Members per batch of questions: 1 where company would change bits."""
-        return self._together
-
-    @property
-    def end_tokens(self) -> frozenset[Token]:
+    def end_tokens(self) -> frozenset[Token]:  # type: ignore[override]  # read when the engine is open
         """Tokens that end a text."""
         with self._in_use():
-            return self._texts.ends
+            return self._context.ends
 
     @property
     def chats(self) -> bool:
         """Return whether the model has a chat template for one user turn."""
         with self._in_use():
-            return self._texts.chat_tokens > 0
+            return self._context.chat_tokens > 0
 
     @property
-    def max_prompt_tokens(self) -> int:
+    def max_prompt_tokens(self) -> int:  # type: ignore[override]
         """Longest head + body + tail + written of one member, in tokens."""
         with self._in_use():
-            return self._max_tokens - 1 - self._texts.chat_tokens
+            return self._max_tokens - 1 - self._context.chat_tokens
 
     def _is_closed(self) -> bool:
         return self._context.closed  # also when the interpreter exits
 
-    def _speed(self) -> float:
-        self._slots.put_away()
-        return self._evaluator.tokens_per_second(self._max_tokens)
+    def tokens_per_second(self) -> float:
+        """Prompt tokens per second, measured now on public tokens."""
+        with self._in_use():
+            self._slots.put_away()
+            return self._context.prefill_speed(range(1, 1 + min(_SAMPLED, self._max_tokens)))
 
-    def _bytes_per_token(self) -> int:
-        self._slots.put_away()
-        return self._evaluator.bytes_per_token(self._max_tokens)
+    def bytes_per_token(self) -> int:
+        """Bytes of the cache per token of one member."""
+        with self._in_use():
+            self._slots.put_away()
+            count = min(_SAMPLED, self._max_tokens)
+            public = self._evaluator.extended(MemberState.nothing(), range(1, 1 + count), b"")
+            return -(-public.state.size // count)
 
     def _count(self, text: str) -> int:
         return len(self._context.public(text))
@@ -176,11 +171,8 @@ class LlamaCppEnsemble(LocalEngine):
     def _spelt(self, tokens: Sequence[int]) -> str:
         return self._context.pieces(tokens).decode(errors="replace")
 
-    def _rules(self, decoding: Decoding) -> Choice:
-        return Choice(decoding, self._texts.never)
-
     def _never(self) -> npt.NDArray[np.bool_]:
-        return self._texts.never
+        return self._context.never
 
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
         head, tail = asked[0].prompt.head, asked[0].prompt.tail
@@ -189,10 +181,10 @@ class LlamaCppEnsemble(LocalEngine):
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
         opening = Opening(head)
         if chat:
-            turn = self._texts.chat
-            opening = Opening(head, turn.before)
-            ending += self._context.tokenize(turn.after, special=True)
-            limit += self._texts.chat_tokens
+            before, after = self._context.chat
+            opening = Opening(head, before)
+            ending += self._context.tokenize(after, special=True)
+            limit += self._context.chat_tokens
         ending += self._context.public(asked[0].prompt.response_prefix)
         check_public(len(self._members.opening_tokens(opening)) + len(ending), limit)
         return self._writer.next_tokens(opening, asked, ending, limit, take)
@@ -201,7 +193,52 @@ class LlamaCppEnsemble(LocalEngine):
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
         self._slots.put_away()
-        return self._labels.scores(prompts, prompts[0].tail, words, content_free)
+        labels = label_tokens(words, self._context.public)
+        question = self._tail(prompts[0].tail)
+        free = [self._tail(text) for text in content_free]
+        key = (tuple(words), tuple(content_free))
+        rows: list[list[float] | None] = []
+        for at in range(0, len(prompts), self._together):
+            group = prompts[at : at + self._together]
+            try:
+                members = [self._member(prompt, max(map(len, labels))) for prompt in group]
+                rows += self._rows(members, question, free, labels, key)
+            finally:
+                self._store.wipe_put_out()
+        return rows
+
+    def _member(self, prompt: MemberPrompt, most: int = 1) -> MemberState | None:
+        # One more cell pads a batch of a single row.
+        room = self._max_tokens - self._max_tokens // 2 - most - 1
+        return self._members.state(Opening(prompt.head), prompt, room)
+
+    def _tail(self, text: str) -> Part:
+        return tail_tokens(self._context.public(text), self._max_tokens)
+
+    def _rows(
+        self,
+        members: Sequence[MemberState | None],
+        question: Part,
+        free: Sequence[Part],
+        labels: Sequence[Part],
+        key: Calibration,
+    ) -> list[list[float] | None]:
+        calibrate = [m for m in members if m is not None and free and key not in m.calibrations]
+        for member, mean in zip(calibrate, self._evaluator.mean_log(calibrate, free, labels), strict=True):
+            if mean is not None:
+                member.calibrations[key] = mean
+        usable = [m for m in members if m is not None and (not free or key in m.calibrations)]
+        answers = iter(self._evaluator.answers(usable, question, labels))
+        rows: list[list[float] | None] = []
+        for asked in members:
+            if asked is None or (free and key not in asked.calibrations):
+                rows.append(None)
+                continue
+            answer = next(answers)
+            if answer is not None and free:
+                answer = answer - asked.calibrations[key]
+            rows.append(None if answer is None else [float(score) for score in answer])
+        return rows
 
     def _drop(self, members: Sequence[Hashable]) -> None:
         super()._drop(members)
@@ -214,7 +251,7 @@ class LlamaCppEnsemble(LocalEngine):
         self._slots.put_away()
         for prompt in prompts:
             try:
-                self._labels.member(prompt)
+                self._member(prompt)
             finally:
                 self._store.wipe_put_out()
 

@@ -1,20 +1,70 @@
-"""Evaluates members: alone, then in batches that change no bit."""
+"""Evaluates members: alone, then in joint batches that change no bit. Keeps their states.
+
+Batches are padded with public rows, because kernels depend on the number of rows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from .._choice import Logits, Scores, log_softmax
-from .._store import Calibration
-from .batches import Batches, BatchRule
-from .context import LlamaContext, State
+from langchain_dp.errors import LangChainDPError, ModelUnavailable
+from langchain_dp.ports import MemberPrompt
+
+from .._engine import BoundedStore, Calibration, Logits, Scores, body_digest, check_public, log_softmax
+from .context import DecodeError, LlamaContext, State
+
+ROWS = 32
+EIGHT = 8
+_PUBLIC_TOKEN = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchRule:
+    """Rows of a batch: a ``multiple``, at ``least`` so many, up to ``longest`` per member."""
+
+    name: str
+    multiple: int = 1
+    least: int = 1
+    longest: int = ROWS
+    together: bool = True
+
+    def pieces(self, count: int) -> list[int]:
+        """The rest of ``count`` goes in single rows."""
+        rest = count % self.longest
+        even = rest - rest % self.multiple
+        return [self.longest] * (count // self.longest) + [even] * (even > 0) + [1] * (rest - even)
+
+    def sequences(self, members: int, rows: int) -> int:
+        """Count public sequences, too."""
+        unit = self.multiple // math.gcd(self.multiple, rows)
+        return -(-max(members, -(-self.least // rows)) // unit) * unit
+
+    def outputs(self, wanted: int) -> int:
+        if wanted == 0 and self.longest > 1:
+            return 0
+        return -(-max(wanted, self.least) // self.multiple) * self.multiple
+
+
+PAIRS = BatchRule("at least 2 rows", least=2)
+EIGHTS = BatchRule("multiples of 8 rows", multiple=EIGHT, least=EIGHT)
+ALONE = BatchRule("one member at a time", together=False)
+
+
+def fixed_shape(sequences: int) -> BatchRule:
+    return BatchRule(f"always {sequences} rows", multiple=sequences, least=sequences, longest=1)
+
+
+def sequences_for(slots: int) -> int:
+    """Add a public sequence, and pad to a multiple of 8."""
+    return slots + 1 if slots == 1 else max(slots + 1, -(-slots // EIGHT) * EIGHT)
+
 
 Step = tuple[int, ...]
-
-_SAMPLED = 256  # tokens on which speed and appetite are measured
 
 
 @dataclasses.dataclass(repr=False)
@@ -41,14 +91,50 @@ class MemberState:
 
 
 class JointEvaluator:
-    """The arithmetic on one context. Sequence i is member i."""
+    """The arithmetic on one context, in batches padded by ``rule``. Sequence i is member i.
+
+    A padding row is a public token, removed at once.
+    """
 
     def __init__(self, context: LlamaContext, rule: BatchRule) -> None:
         self._context = context
-        self.batches = Batches(context, rule)
+        self.rule = rule
         self.rooms = 1
         self._used = 0
         self._generation = -1
+
+    def evaluate(
+        self,
+        steps: Mapping[int, Sequence[int]],
+        ends: Mapping[int, int],
+        wanted: Collection[tuple[int, int]],
+        *,
+        undo: Callable[[int], object] | None = None,
+    ) -> dict[tuple[int, int], Logits]:
+        """Append ``steps`` to neighboring sequences of lengths ``ends``. Logits stay valid until the next batch."""
+        count = len(next(iter(steps.values())))
+        window = self._window(min(steps), max(steps), count, ends)
+        padding = (_PUBLIC_TOKEN,) * count
+        rows = [(at, i, token) for at in window for i, token in enumerate(steps.get(at, padding))]
+        missing = self.rule.outputs(len(wanted)) - len(wanted)
+        outputs = {*wanted, *[(at, i) for at, i, _ in rows if (at, i) not in wanted][:missing]}
+        try:
+            self._context.decode([(token, ends.get(at, 0) + i, at, (at, i) in outputs) for at, i, token in rows])
+        finally:
+            for at in window:
+                if at not in steps:
+                    self._context.truncate(at, ends.get(at, 0)) if undo is None else undo(at)
+        if not wanted:
+            return {}
+        found = zip(sorted(outputs), self._context.outputs(len(outputs)), strict=True)
+        return {place: row for place, row in found if place in wanted}
+
+    def _window(self, first: int, last: int, count: int, ends: Mapping[int, int]) -> range:
+        """llama.cpp splits a batch at a gap."""
+        width = self.rule.sequences(last - first + 1, count)
+        starts = range(max(0, last - width + 1), min(first, self._context.sequences - width) + 1)
+        start = min(reversed(starts), key=lambda start: sum(at in ends for at in range(start, start + width)))
+        return range(start, start + width)
 
     def extended(
         self, start: MemberState, tokens: Sequence[int], digest: bytes, *, sequence: int | None = None
@@ -128,11 +214,11 @@ class JointEvaluator:
     def _advance(self, starts: Sequence[int], tokens: Sequence[int], *, every: bool = False) -> list[list[Logits]]:
         found: list[list[Logits]] = [[] for _ in starts]
         at = 0
-        for count in self.batches.rule.pieces(len(tokens)):
+        for count in self.rule.pieces(len(tokens)):
             part = tokens[at : at + count]
             last = at + count == len(tokens)
             keep = range(count) if every else range(count - 1, count) if last else ()
-            rows = self.batches.evaluate(
+            rows = self.evaluate(
                 dict.fromkeys(range(len(starts)), part),
                 {sequence: start + at for sequence, start in enumerate(starts)},
                 {(sequence, i) for sequence in range(len(starts)) for i in keep},
@@ -149,10 +235,69 @@ class JointEvaluator:
         found = self._advance([member.tokens for member in members], tail, every=every)
         return [np.stack(rows) if every else rows[-1] for rows in found]
 
-    def tokens_per_second(self, most: int) -> float:
-        return self._context.prefill_speed(range(1, 1 + min(_SAMPLED, most)))
 
-    def bytes_per_token(self, most: int) -> int:
-        count = min(_SAMPLED, most)
-        nothing = MemberState.nothing()
-        return -(-self.extended(nothing, range(1, 1 + count), b"").state.size // count)
+_OPENINGS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Opening:
+    """Public beginning of every prompt. Special tokens count in ``frame``."""
+
+    head: str
+    frame: str | None = None
+
+
+StateStore = BoundedStore[MemberState]
+
+
+class MemberStates:
+    """Finds or evaluates members' heads and bodies, each alone."""
+
+    def __init__(self, context: LlamaContext, evaluator: JointEvaluator, store: StateStore) -> None:
+        self._context = context
+        self._evaluator = evaluator
+        self._store = store
+        self._openings: OrderedDict[Opening, MemberState] = OrderedDict()
+
+    def state(self, opening: Opening, prompt: MemberPrompt, room: int) -> MemberState | None:
+        try:
+            digest = body_digest(prompt)
+            entry = self._store.get(opening, prompt.member, digest)
+            if entry is None:
+                start = self.opening(opening, room)
+                body = self._context.tokenize(prompt.body)
+                if start.tokens + len(body) > room:
+                    return None
+                entry = self._evaluator.extended(start, body, digest)
+                self._store.put(opening, prompt.member, entry)
+            return entry if entry.tokens <= room else None
+        except LangChainDPError:  # of the head, which is public
+            raise
+        except Exception:  # of this member's own content: it abstains
+            return None
+
+    def opening(self, opening: Opening, room: int, *, sequence: int | None = None) -> MemberState:
+        """``sequence`` is left empty."""
+        tokens = self.opening_tokens(opening)
+        check_public(len(tokens), room, "a head")
+        if opening not in self._openings:
+            nothing = MemberState.nothing()
+            try:
+                self._openings[opening] = self._evaluator.extended(nothing, tokens, b"", sequence=sequence)
+                if sequence is not None:
+                    self._context.truncate(sequence, 0)
+            except DecodeError as problem:
+                raise ModelUnavailable(f"llama.cpp could not evaluate the head (code {problem}).") from None
+            while len(self._openings) > _OPENINGS:
+                self._openings.popitem(last=False)
+        self._openings.move_to_end(opening)
+        return self._openings[opening]
+
+    def opening_tokens(self, opening: Opening) -> list[int]:
+        if opening.frame is None:
+            return self._context.public(opening.head, start=True)
+        # A template spells the token of beginning itself.
+        return self._context.public(opening.frame, special=True) + self._context.public(opening.head)
+
+    def clear(self) -> None:
+        self._openings.clear()

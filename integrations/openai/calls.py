@@ -16,7 +16,7 @@ import numpy as np
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
 
-from .._choice import Scores
+from .._engine import Scores
 from .dialect import Choice, Dialect, listed
 
 Item = TypeVar("Item")

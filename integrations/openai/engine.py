@@ -12,8 +12,7 @@ from langchain_dp._util.validate import integer, number
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token, TokenScores
 
-from .._choice import Scores
-from .._engine import BaseEngine, check_public
+from .._engine import BaseEngine, Scores, check_public
 from .batch_invariance import COMPANY, compared
 from .calls import Calibrations, Calls, scores
 from .dialect import END, LISTED, probed
@@ -93,10 +92,10 @@ class CompletionServerEnsemble(BaseEngine):
         connections = 2 * company if batch_invariant else in_flight  # the check asks the needle beside its company
         self._server = Server(base_url, api_key, timeout, connections, allow_plain_http)
         self._dialect = probed(self._server, model, prefix_cache=prefix_cache)
-        super().__init__(self._dialect.model)
-        self._vocabulary_size = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
+        super().__init__(f"{self._dialect.model} (completions server, {self._dialect.kind})")
+        self.vocabulary_size = _told("vocabulary_size", vocabulary_size, self._dialect.vocabulary_size)
         room = None if self._dialect.context is None else self._dialect.context - 1
-        self._max_prompt_tokens = _told("max_prompt_tokens", max_prompt_tokens, room)
+        prompt_tokens = _told("max_prompt_tokens", max_prompt_tokens, room)
         if chat_turn is not None and not (isinstance(chat_turn, (tuple, list)) and len(chat_turn) == 2):
             raise InvalidParameter("Expected chat_turn to be a pair: (text before, text after) a user's turn.")
         self._turn = chat_turn
@@ -109,21 +108,16 @@ class CompletionServerEnsemble(BaseEngine):
             raise InvalidParameter(
                 "Expected the server to count the tokens of chat_turn, but it tells no usage."
             ) from None
-        self._max_prompt_tokens = integer(
-            "max_prompt_tokens less those of chat_turn", self._max_prompt_tokens - framed, at_least=2
+        self.max_prompt_tokens = integer(
+            "max_prompt_tokens less those of chat_turn", prompt_tokens - framed, at_least=2
         )
-        self._max_tail_tokens = self._max_prompt_tokens // 2
-        self._compared = compared(self._dialect, company, self._max_prompt_tokens) if batch_invariant else 0
-        self._end_tokens = frozenset({END})
+        self.max_tail_tokens = self.max_prompt_tokens // 2
+        self._compared = compared(self._dialect, company, self.max_prompt_tokens) if batch_invariant else 0
+        self.end_tokens = frozenset({END})
         self._in_flight = in_flight
         self._calls = Calls(self._dialect, in_flight)
         self._fitting: set[tuple[str, str, str]] = set()
         self._calibrations = Calibrations()
-
-    @property
-    def name(self) -> str:
-        """Names of the model and of its server, for certificates."""
-        return f"{self._dialect.model} (completions server, {self._dialect.kind})"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -212,7 +206,7 @@ class CompletionServerEnsemble(BaseEngine):
             if not 0 < tokens <= self.max_tail_tokens:
                 raise InvalidParameter(
                     f"Expected a question of {tokens} tokens to have 1 to {self.max_tail_tokens}, half of "
-                    f"max_prompt_tokens={self._max_prompt_tokens}. Shorten it."
+                    f"max_prompt_tokens={self.max_prompt_tokens}. Shorten it."
                 )
 
         answers = self._calls.listed(prompts)
@@ -224,9 +218,6 @@ class CompletionServerEnsemble(BaseEngine):
 
     def _drop(self, members: Sequence[Hashable]) -> None:
         self._calibrations.forget(members)
-
-    def _warm(self, prompts: Sequence[MemberPrompt]) -> None:
-        """Do nothing."""
 
     def _free(self) -> None:
         self._calibrations.clear()
@@ -240,10 +231,10 @@ class CompletionServerEnsemble(BaseEngine):
     def _check_frame(self, prompt: MemberPrompt) -> None:
         """Count each public text once."""
         public = (prompt.head, prompt.tail, prompt.response_prefix)
-        if len("".join(public).encode(errors="replace")) <= self._max_prompt_tokens:  # no token is shorter than a byte
+        if len("".join(public).encode(errors="replace")) <= self.max_prompt_tokens:  # no token is shorter than a byte
             return
         if public not in self._fitting:
-            check_public(sum(self._count(text) for text in public if text), self._max_prompt_tokens)
+            check_public(sum(self._count(text) for text in public if text), self.max_prompt_tokens)
             if len(self._fitting) >= _FRAMES:
                 self._fitting.clear()
             self._fitting.add(public)

@@ -21,14 +21,8 @@ class ServerError(Exception):
     """The server failed. Carries a status or class name, never a text."""
 
 
-class _Silence(logging.Filter):
-    """Drops log records of our requests."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not _under_way.get()
-
-
-_SILENCE = _Silence()
+def _shown(record: logging.LogRecord) -> bool:
+    return not _under_way.get()
 
 
 class Server:
@@ -57,7 +51,7 @@ class Server:
         )
         for name in list(logging.root.manager.loggerDict):
             if name.split(".")[0] in ("httpx", "httpcore"):
-                logging.getLogger(name).addFilter(_SILENCE)  # once, however often it is added
+                logging.getLogger(name).addFilter(_shown)  # once, however often it is added
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """POST with a body. A ``path`` with "/" is below the root."""

@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from langchain_dp._util.validate import one_of
-from langchain_dp.ports import Continuation, Decoding, MemberPrompt, Token
+from langchain_dp.ports import Continuation, MemberPrompt, Token
 
-from .._choice import Choice, is_token
-from .._engine import LocalEngine, T, Take, label_tokens, tail_tokens
+from .._engine import LocalEngine, T, Take, is_token, label_tokens, tail_tokens
 from .evaluate import LoneEvaluator, MemberSequences
 from .load import DTYPES, ends, from_folder, prepared
-from .text import Prompts, TokenizerTexts
+from .text import TokenizerTexts
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -73,27 +72,30 @@ class TransformersEnsemble(LocalEngine):
             kind, what = "AutoModelForCausalLM", "a causal language model"
             model, tokenizer = from_folder(os.fspath(model), tokenizer, kind, what, dtype=dtype)
         self._model = prepared(model, tokenizer, device, dtype)
-        self._name = name or os.path.basename(str(model.config.name_or_path).rstrip("/")) or type(model).__name__
+        self.name = name or os.path.basename(str(model.config.name_or_path).rstrip("/")) or type(model).__name__
         # Beyond this length a rotary embedding may depend on another member's longest sequence.
         config = self._model.config.get_text_config()
         longest = getattr(config, "max_position_embeddings", None)
         self._check_trained_on(longest if isinstance(longest, int) else None)
         self._members = MemberSequences(LoneEvaluator(self._model), self._store)
-        self._texts = TokenizerTexts(tokenizer, int(config.vocab_size), ends(self._model))
-        self._prompts = Prompts(self._texts, max_tokens)
-        self._vocabulary_size, self._end_tokens = self._texts.width, frozenset[Token](self._texts.ends)
-        self._max_prompt_tokens = self._prompts.max_prompt_tokens
+        self._texts = TokenizerTexts(tokenizer, int(config.vocab_size), ends(self._model), max_tokens)
+        self.vocabulary_size, self.end_tokens = self._texts.width, frozenset[Token](self._texts.ends)
+        self.max_prompt_tokens = self._texts.max_prompt_tokens
 
     @property
     def chats(self) -> bool:
         """Return whether the tokenizer has a chat template."""
         return self._texts.chats
 
-    def _speed(self) -> float:
-        return self._members.evaluator.tokens_per_second()
+    def tokens_per_second(self) -> float:
+        """Prompt tokens per second, measured now on public tokens."""
+        with self._in_use():
+            return self._members.evaluator.tokens_per_second()
 
-    def _bytes_per_token(self) -> int:
-        return self._members.evaluator.bytes_per_token
+    def bytes_per_token(self) -> int:
+        """Bytes of the cache per token of one member."""
+        with self._in_use():
+            return self._members.evaluator.bytes_per_token
 
     def _count(self, text: str) -> int:
         return len(self._texts.plain(text))
@@ -101,18 +103,15 @@ class TransformersEnsemble(LocalEngine):
     def _spelt(self, tokens: Sequence[int]) -> str:
         return self._texts.text(tokens)
 
-    def _rules(self, decoding: Decoding) -> Choice:
-        return Choice(decoding, ~self._texts.allowed)
-
     def _never(self) -> npt.NDArray[np.bool_]:
         return ~self._texts.allowed
 
     def _taken(self, asked: Sequence[Continuation], chat: bool, take: Take[T]) -> list[T | None]:
-        frame = self._prompts.frame(asked[0].prompt, chat)
+        frame = self._texts.frame(asked[0].prompt, chat)
         head = (asked[0].prompt.head, chat)
 
         def taken(one: Continuation) -> T | None:
-            parts = self._prompts.whole(one, frame, chat=chat)
+            parts = self._texts.whole(one, frame, chat=chat)
             if parts is None or not all(is_token(token, self.vocabulary_size) for token in one.written):
                 return None
             row = self._members.logits(head, one.prompt, parts)
@@ -124,13 +123,13 @@ class TransformersEnsemble(LocalEngine):
         self, prompts: Sequence[MemberPrompt], words: Sequence[str], content_free: Sequence[str]
     ) -> list[list[float] | None]:
         labels = label_tokens(words, self._texts.plain)
-        self._prompts.check_head(prompts[0].head, max(map(len, labels)))
+        self._texts.check_head(prompts[0].head, max(map(len, labels)))
         head, tail = (prompts[0].head, False), prompts[0].tail
         tails = [tail_tokens(self._texts.plain(question), self._max_tokens) for question in (tail, *content_free)]
         key = (tuple(words), tuple(content_free))
 
         def row(prompt: MemberPrompt) -> list[float] | None:
-            start = self._prompts.start(prompt, max(map(len, labels)))
+            start = self._texts.beginning(prompt, max(map(len, labels)))
             if start is None:
                 return None
             scores = self._members.scores(head, prompt, start, tails, labels, key)
@@ -140,12 +139,12 @@ class TransformersEnsemble(LocalEngine):
 
     def _warm(self, prompts: Sequence[MemberPrompt]) -> None:
         def evaluate(prompt: MemberPrompt) -> None:
-            start = self._prompts.start(prompt, 1)
+            start = self._texts.beginning(prompt, 1)
             if start:
                 self._members.warm((prompt.head, False), prompt, start)
 
         for prompt in prompts:
-            self._prompts.check_head(prompt.head, 1)
+            self._texts.check_head(prompt.head, 1)
             self._or_none(evaluate, prompt)
 
     def _or_none(self, evaluate: Callable[[Asked], Answer | None], member: Asked) -> Answer | None:

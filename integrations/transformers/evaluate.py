@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,7 @@ import numpy as np
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import MemberPrompt
 
-from .._choice import Logits, Scores, log_softmax
-from .._engine import Part, body_digest
-from .._store import BoundedStore, Calibration
+from .._engine import BoundedStore, Calibration, Logits, Part, Scores, body_digest, log_softmax
 
 Layers = list[tuple[Any, Any]]
 """Keys and values of every layer."""
@@ -144,8 +143,22 @@ class MemberSequences:
         self.evaluator = evaluator
         self._store = store
 
+    @contextlib.contextmanager
+    def _borrowed(self, head: Head, prompt: MemberPrompt) -> Iterator[Member]:
+        """Take a member out of the store, and wipe it if the block fails."""
+        digest = body_digest(prompt)
+        member = self._store.take(head, prompt.member, digest) or Member(digest, [], [])
+        self._store.wipe_put_out()
+        try:
+            yield member
+        except BaseException:
+            member.wipe()
+            raise
+        self._store.put(head, prompt.member, member)
+        self._store.wipe_put_out()
+
     def logits(self, head: Head, prompt: MemberPrompt, parts: Sequence[Part]) -> Logits:
-        with _Borrowed(self._store, head, prompt) as member:
+        with self._borrowed(head, prompt) as member:
             return self._rows(member, parts)[0]
 
     def scores(
@@ -158,7 +171,7 @@ class MemberSequences:
         key: Calibration,
     ) -> Scores:
         """The first tail is scored, the others calibrate."""
-        with _Borrowed(self._store, head, prompt) as member:
+        with self._borrowed(head, prompt) as member:
             if len(tails) > 1 and key not in member.calibrations:
                 free = np.stack([self._label_scores(member, [*start, tail], labels) for tail in tails[1:]])
                 member.calibrations[key] = np.logaddexp.reduce(free) - np.log(len(free))
@@ -166,7 +179,7 @@ class MemberSequences:
             return scores - member.calibrations[key] if len(tails) > 1 else scores
 
     def warm(self, head: Head, prompt: MemberPrompt, start: Sequence[Part]) -> None:
-        with _Borrowed(self._store, head, prompt) as member:
+        with self._borrowed(head, prompt) as member:
             if member.parts[: len(start)] != list(start):
                 self._rows(member, start)
 
@@ -191,23 +204,3 @@ class MemberSequences:
                 rows = self._rows(member, [*parts, label[:-1]], rows=len(label) - 1)
                 scores[column] += sum(log_softmax(row)[token] for row, token in zip(rows, label[1:], strict=True))
         return np.asarray(scores - np.logaddexp.reduce(scores))
-
-
-class _Borrowed:
-    """A member of the store, wiped if the block failed."""
-
-    def __init__(self, store: MemberStore, head: Head, prompt: MemberPrompt) -> None:
-        digest = body_digest(prompt)
-        self._store, self._head, self._key = store, head, prompt.member
-        self._member = store.take(head, prompt.member, digest) or Member(digest, [], [])
-        store.wipe_put_out()
-
-    def __enter__(self) -> Member:
-        return self._member
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._store.put(self._head, self._key, self._member)
-            self._store.wipe_put_out()
-        else:
-            self._member.wipe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,9 +18,9 @@ _SENTINEL = "QUESTIONANDEXAMPLES"
 
 
 class TokenizerTexts:
-    """One tokenizer. ``width`` is the number of logits."""
+    """One tokenizer, and its prompts of at most ``max_tokens``. ``width`` is the number of logits."""
 
-    def __init__(self, tokenizer: Any, width: int, ends: Iterable[int]) -> None:
+    def __init__(self, tokenizer: Any, width: int, ends: Iterable[int], max_tokens: int) -> None:
         self._tokenizer = tokenizer
         self._template = getattr(tokenizer, "chat_template", None)
         self.width = width
@@ -43,8 +44,8 @@ class TokenizerTexts:
         plain, whole = self.plain("a"), list(tokenizer("a", verbose=False)["input_ids"])
         self.start = whole[: next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)]
         self._anchor = plain
-        self._turn: tuple[list[int], list[int]] | None = None
-        self.frame = max(len(self.start), sum(map(len, self.turn())) if self._template else 0)
+        longest = max(len(self.start), sum(map(len, self.turn)) if self._template else 0)
+        self._max_tokens, self.max_prompt_tokens = max_tokens, max_tokens - longest
 
     @property
     def chats(self) -> bool:
@@ -58,20 +59,17 @@ class TokenizerTexts:
             self._tokenizer(whole, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
         )
 
+    @functools.cached_property
     def turn(self) -> tuple[list[int], list[int]]:
-        if self._turn is None:
-            if not getattr(self._tokenizer, "chat_template", None):
-                raise InvalidParameter(
-                    "Expected chat=True only with a tokenizer that carries a chat template. Drop it."
-                )
-            rendered = self._tokenizer.apply_chat_template(
-                [{"role": "user", "content": _SENTINEL}], tokenize=False, add_generation_prompt=True
-            )
-            before, found, after = rendered.partition(_SENTINEL)
-            if not found or _SENTINEL in after:
-                raise InvalidParameter("Expected the chat template to hold the text of a turn once. Set chat=False.")
-            self._turn = self._special(before), self._special(after)
-        return self._turn
+        if not getattr(self._tokenizer, "chat_template", None):
+            raise InvalidParameter("Expected chat=True only with a tokenizer that carries a chat template. Drop it.")
+        rendered = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": _SENTINEL}], tokenize=False, add_generation_prompt=True
+        )
+        before, found, after = rendered.partition(_SENTINEL)
+        if not found or _SENTINEL in after:
+            raise InvalidParameter("Expected the chat template to hold the text of a turn once. Set chat=False.")
+        return self._special(before), self._special(after)
 
     def _special(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
@@ -85,17 +83,8 @@ class TokenizerTexts:
     def _decoded(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
 
-
-class Prompts:
-    """Prompts of one tokenizer, of at most ``max_tokens``."""
-
-    def __init__(self, texts: TokenizerTexts, max_tokens: int) -> None:
-        self._texts = texts
-        self._max_tokens = max_tokens
-        self.max_prompt_tokens = max_tokens - texts.frame
-
     def frame(self, prompt: MemberPrompt, chat: bool) -> tuple[Part, Part]:
-        before, after = self._texts.turn() if chat else (self._texts.start, ())
+        before, after = self.turn if chat else (self.start, ())
         opening, ending = self._plain(prompt.head), self._plain(prompt.tail)
         if not ending:
             raise InvalidParameter("Expected a tail of at least one token. Put the end of the head there.")
@@ -104,19 +93,19 @@ class Prompts:
 
     def check_head(self, head: str, label_tokens: int) -> None:
         room = self._max_tokens - self._max_tokens // 2 - label_tokens
-        check_public(len(self._texts.start) + len(self._plain(head)), room, "a head")
+        check_public(len(self.start) + len(self._plain(head)), room, "a head")
 
     def whole(self, one: Continuation, frame: tuple[Part, Part], *, chat: bool) -> list[Part] | None:
         body, written = self._plain(one.prompt.body), [int(token) for token in one.written]
-        added = sum(map(len, self._texts.turn())) if chat else len(self._texts.start)
+        added = sum(map(len, self.turn)) if chat else len(self.start)
         if len(frame[0]) + len(body) + len(frame[1]) + len(written) - added > self.max_prompt_tokens:
             return None
         return [part for part in (frame[0], body, frame[1], *((token,) for token in written)) if part]
 
-    def start(self, prompt: MemberPrompt, label_tokens: int) -> list[Part] | None:
-        parts = [(*self._texts.start, *self._plain(prompt.head)), self._plain(prompt.body)]
+    def beginning(self, prompt: MemberPrompt, label_tokens: int) -> list[Part] | None:
+        parts = [(*self.start, *self._plain(prompt.head)), self._plain(prompt.body)]
         fits = sum(map(len, parts)) <= self._max_tokens - self._max_tokens // 2 - label_tokens
         return [part for part in parts if part] if fits else None
 
     def _plain(self, text: str) -> Part:
-        return tuple(self._texts.plain(text))
+        return tuple(self.plain(text))

@@ -10,9 +10,8 @@ from langchain_core.messages import BaseMessage
 
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.records import Examples, PrivateRecords
-from langchain_dp.records.files import READING
+from langchain_dp.records.files import READING, fields_of, rows_of
 from langchain_dp.records.private import id_of
-from langchain_dp.records.tables import fields_of, rows_of
 from langchain_dp.redact import redact_errors
 
 _LABEL = "conversation"

@@ -14,8 +14,16 @@ from langchain_core.runnables import Runnable
 
 from langchain_dp.aggregate.encoders import CheckedEncoder, described, nearest
 from langchain_dp.aggregate.features import Floats
-from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members, opaque, row_of
-from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
+from langchain_dp.ensemble.engine_calls import (
+    LEAST,
+    PromptBudget,
+    ask_together,
+    asked_publicly,
+    beginning,
+    forget_members,
+    opaque,
+    row_of,
+)
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.parsing import parse_label

@@ -64,17 +64,6 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
             answer = self._find(question, epoch)
             return None if answer is None else self._answers.pop(question)
 
-    def keep(self, question: Hashable, answer: Answer, epoch: int = 0) -> None:
-        with self._lock:
-            self._store(question, answer, epoch)
-
-    def _store(self, question: Hashable, answer: Answer, epoch: int) -> None:
-        if self._refresh(epoch):
-            self._answers[question] = answer
-            self._answers.move_to_end(question)
-            while len(self._answers) > self._most:
-                self._answers.popitem(last=False)
-
     def claim(self, question: Hashable, epoch: int = 0, owner: object = None) -> Answer | None:
         """Wait for an answer. None: the caller must answer."""
         while isinstance(answer := self._look(question, epoch, owner), concurrent.futures.Future):
@@ -100,10 +89,13 @@ class AnswerCache(forks.ForkSafe, Generic[Answer]):
             return None
 
     def settle(self, question: Hashable, answer: Answer | None, epoch: int = 0, owner: object = None) -> None:
-        """Store the answer, if any, and wake the waiters."""
+        """Store the answer, if any, and wake the waiters of its owner's claim, if any."""
         with self._lock:
-            if answer is not None:
-                self._store(question, answer, epoch)
+            if answer is not None and self._refresh(epoch):
+                self._answers[question] = answer
+                self._answers.move_to_end(question)
+                while len(self._answers) > self._most:
+                    self._answers.popitem(last=False)
             waiting = self._under_way.get((epoch, question))
             if waiting is None or waiting[0] is not owner:
                 return

@@ -39,8 +39,8 @@ class PrivateChat(ChecksBatches, BaseChatModel):
 
     @property
     def _chain(self) -> Any:
-        """The chain behind the model."""
-        raise NotImplementedError
+        [chain] = (self.__pydantic_private__ or {}).values()
+        return chain
 
     def _checked_question(self, question: Any) -> str:
         try:

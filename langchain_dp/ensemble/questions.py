@@ -16,7 +16,7 @@ from langchain_dp.accounting import LedgerPlan
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.calls import in_own_thread
 from langchain_dp.records import TEXT_OR_NUMBER, encodable, is_missing
-from langchain_dp.records.tables import fields_of
+from langchain_dp.records.files import fields_of
 
 HISTORY = "history"
 

@@ -9,7 +9,7 @@ from typing import NoReturn, TypeVar
 
 from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.ledger import SHARES
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
 
 LedgerOrPath = PrivacyLedger | str | os.PathLike[str]

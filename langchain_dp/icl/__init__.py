@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_dp.ensemble.scheme import SamplingOptions
+from langchain_dp.ensemble.subsets import SamplingOptions
 from langchain_dp.icl.baseline import NonPrivateICL
 from langchain_dp.icl.bulk import ClassifyBatches
 from langchain_dp.icl.chat_model import ChatDPICL

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.language_models.chat_models import agenerate_from_stream, generate_from_stream
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import PrivateAttr
 
 from langchain_dp.ensemble.chat import PrivateChat, check_no_quotas, check_nothing_further, reply_metadata, stop_strings
@@ -62,57 +63,42 @@ class ChatDPICL(PrivateChat):
         return self._classifier
 
     @property
-    def _chain(self) -> DPICLClassifier[Any]:
-        return self._classifier
-
-    @property
     def _llm_type(self) -> str:
         return "dp-icl"
 
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(**self._answer(messages, stop, kwargs)))])
+        return generate_from_stream(self._stream(messages, stop, **kwargs))
 
     async def _agenerate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
-        fields = await self._aanswer(messages, stop, kwargs)
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(**fields))])
+        return await agenerate_from_stream(self._astream(messages, stop, **kwargs))
 
     def _stream(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         # One chunk: the noise is drawn once.
-        yield _chunk(self._answer(messages, stop, kwargs))
+        check_nothing_further(kwargs)
+        question, ends = _question_of(messages), stop_strings(stop)
+        answer = self._classifier.invoke_with_certificate(messages, {"callbacks": []})
+        yield self._chunk(answer, question, ends)
 
     async def _astream(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        yield _chunk(await self._aanswer(messages, stop, kwargs))
-
-    def _answer(self, messages: list[BaseMessage], stop: Any, further: Mapping[str, Any]) -> dict[str, Any]:
-        check_nothing_further(further)
-        question, ends = _question_of(messages), stop_strings(stop)
-        answer = self._classifier.invoke_with_certificate(messages, {"callbacks": []})
-        return self._fields(answer, question, ends)
-
-    async def _aanswer(self, messages: list[BaseMessage], stop: Any, further: Mapping[str, Any]) -> dict[str, Any]:
-        check_nothing_further(further)
+        check_nothing_further(kwargs)
         question, ends = _question_of(messages), stop_strings(stop)
         answer = await self._classifier.ainvoke_with_certificate(messages, {"callbacks": []})
-        return await asyncio.to_thread(self._fields, answer, question, ends)
+        yield await asyncio.to_thread(self._chunk, answer, question, ends)
 
-    def _fields(self, answer: DPAnswer[Any], question: str, ends: Sequence[str]) -> dict[str, Any]:
+    def _chunk(self, answer: DPAnswer[Any], question: str, ends: Sequence[str]) -> ChatGenerationChunk:
         label = text = label_name(answer.label) or ""
         for end in ends:
             text = text.split(end)[0]
         fields = reply_metadata(answer.certificate, self._classifier.count_tokens, asked=question, said=label)
-        return {"content": text, **fields}
-
-
-def _chunk(fields: Mapping[str, Any]) -> ChatGenerationChunk:
-    return ChatGenerationChunk(message=AIMessageChunk(**fields, chunk_position="last"))
+        return ChatGenerationChunk(message=AIMessageChunk(content=text, **fields, chunk_position="last"))
 
 
 def _question_of(messages: Sequence[BaseMessage]) -> str:

@@ -71,7 +71,7 @@ class Releaser:
         # Under add/remove, charging a repeated question again would reveal that a record was forgotten.
         self._presence_is_private = not count_is_public(reservation.budget.neighbors)
         if not self._presence_is_private:
-            self.subset_prompts.keep(self._answers)
+            self.subset_prompts.caches.add(self._answers)
         self._running: set[asyncio.Task[str]] = set()  # an event loop keeps no strong references to tasks
         self._probed = False
         self._unanswered: set[bytes] = set()  # no more than were charged

@@ -16,7 +16,7 @@ from langchain_dp._util.rounding import bound
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger, calibrate_noisy_max, epsilon
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.ensemble.reservation import share_of
-from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, choose_scheme
+from langchain_dp.ensemble.subsets import SamplingOptions, Scheme, choose_scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.reservation import AnswerReservation
 

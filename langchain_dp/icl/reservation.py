@@ -26,7 +26,7 @@ from langchain_dp.ensemble.reservation import (
     reserved_once,
     unreserved,
 )
-from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, choose_scheme
+from langchain_dp.ensemble.subsets import SamplingOptions, Scheme, choose_scheme
 from langchain_dp.errors import PlanError
 
 

@@ -22,8 +22,8 @@ from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import ChecksBatches, Question, question_texts, user_of, user_specs
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
-from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, sampling_from
 from langchain_dp.ensemble.splits import note_ledger
+from langchain_dp.ensemble.subsets import SamplingOptions, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.icl import prompts
@@ -190,7 +190,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
                 self._drop,
                 [self.labels, words, self.prompt.head(), self._voter.name, calibrate],
             )
-            self._subset_prompts.ask_first(self._replicas.catch_up)
+            self._subset_prompts.catch_up = self._replicas.catch_up
         self._releaser = Releaser(
             labels=self.labels,
             subset_prompts=self._subset_prompts,

@@ -11,8 +11,7 @@ from typing import Any
 
 from langchain_dp._util import forks
 from langchain_dp.ensemble.answers import AnswerCache
-from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.ensemble.subsets import Subset, SubsetSampler
+from langchain_dp.ensemble.subsets import Scheme, Subset, SubsetSampler
 from langchain_dp.mechanisms.randomness import Randomness
 from langchain_dp.records import PrivateRecords
 
@@ -58,8 +57,8 @@ class SubsetPrompts:
         self._lock = threading.Lock()
         forks.keep_still(self)
         self.forgotten = 0
-        self._catch_up: Callable[[], None] | None = None
-        self._caches: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
+        self.catch_up: Callable[[], None] | None = None  # with replicas, called first
+        self.caches: weakref.WeakSet[AnswerCache[Any]] = weakref.WeakSet()
         # Coins are drawn for users. Without a user_key each record is one.
         self._shown = {records.user_of(group[0]): group for group in records.users(at_most=1)}
         self._sampler = SubsetSampler(self._shown, scheme, rng)
@@ -85,8 +84,8 @@ class SubsetPrompts:
         return self._prompts(self._sampler.everyone, question)
 
     def _prompts(self, choose: Callable[[], Iterable[Subset]], question: str) -> list[SubsetPrompt]:
-        if self._catch_up is not None:
-            self._catch_up()
+        if self.catch_up is not None:
+            self.catch_up()
         with self._lock:
             return [
                 SubsetPrompt(
@@ -114,12 +113,6 @@ class SubsetPrompts:
             return self._sampler.add(user)
         return self._sampler.change(user) if now != before else None
 
-    def ask_first(self, catch_up: Callable[[], None]) -> None:
-        self._catch_up = catch_up
-
-    def keep(self, answers: AnswerCache[Any]) -> None:
-        self._caches.add(answers)
-
     def forget(self, record_id: str) -> Hashable | None:
         """Return the previous key of the subset."""
         with self._lock:
@@ -129,7 +122,7 @@ class SubsetPrompts:
             del self._shots[record_id]
             epoch = self.forgotten
             stale = self._refresh(user)
-        for answers in list(self._caches):
+        for answers in list(self.caches):
             answers.invalidate_before(epoch)
         return stale
 

@@ -17,8 +17,11 @@ from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_dp._util import validate
 from langchain_dp.ensemble.engine_calls import (
+    LEAST,
+    PromptBudget,
     ask_together,
     asked_publicly,
+    beginning,
     count_or_estimate,
     count_publicly,
     forget_for_good,
@@ -26,7 +29,6 @@ from langchain_dp.ensemble.engine_calls import (
     is_remote,
     row_of,
 )
-from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget, beginning
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.icl.prompts import ICLPrompt, invented_prompts, public_question
 from langchain_dp.icl.subset_prompts import SubsetPrompt, Vote

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from langchain_dp.ensemble.scheme import SamplingOptions
+from langchain_dp.ensemble.subsets import SamplingOptions
 from langchain_dp.opt.baselines import DLNSettings, optimize_with_dln1, optimize_with_opt
 from langchain_dp.opt.candidates import Candidate
 from langchain_dp.opt.handover import OptimizedPrompt, load_prompt
 from langchain_dp.opt.report import OptPlanReport
-from langchain_dp.opt.runnable import DPPromptOptimizer
-from langchain_dp.opt.selector import DPPromptSelector
+from langchain_dp.opt.runnable import DPPromptOptimizer, DPPromptSelector
 from langchain_dp.opt.settings import CandidateOptions
 from langchain_dp.opt.target import PromptScore, TargetChoice, TargetScore, choose_for_target, evaluate_prompt
 from langchain_dp.opt.templates import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.engine_calls import count_publicly
-from langchain_dp.ensemble.prompt_budget import LEAST
+from langchain_dp.ensemble.engine_calls import LEAST, count_publicly
 from langchain_dp.ensemble.questions import check_text
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_dp.accounting import Neighbors
 from langchain_dp.accounting.events import count_is_public
-from langchain_dp.ensemble.scheme import SamplingOptions, Scheme, choose_scheme
+from langchain_dp.ensemble.subsets import SamplingOptions, Scheme, choose_scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.settings import Settings
 from langchain_dp.records import PrivateRecords

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from langchain_dp._util import validate
 from langchain_dp.accounting import PrivacyBudget, calibrate_limited_domain
 from langchain_dp.accounting.events import LimitedDomainEvent, count_is_public
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.reservation import votes_needed
 
@@ -97,9 +97,6 @@ class Fit:
     max_new_tokens: int
     validation: float
     rows: int
-
-    def arguments(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def fit(

@@ -10,8 +10,15 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from langchain_dp.ensemble.engine_calls import ask_together, count_publicly, forget_members, is_remote, row_of
-from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
+from langchain_dp.ensemble.engine_calls import (
+    LEAST,
+    PromptBudget,
+    ask_together,
+    count_publicly,
+    forget_members,
+    is_remote,
+    row_of,
+)
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.opt.settings import Settings
 from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
@@ -93,7 +100,8 @@ class Forward:
         finally:
             keys: list[Hashable] = [member.member for member in members]
             forget_members(self._engine, *keys)
-        return [_row(row, len(shown)) for row in rows]
+        scores = [row_of(row, len(shown)) for row in rows]
+        return [row if row is not None and np.isfinite(row).all() else None for row in scores]
 
     def _left(self, head: str, answers: Sequence[str]) -> int:
         return self._room.remaining(self._engine.max_tail_tokens, head, max(answers, key=len))
@@ -106,8 +114,3 @@ class Forward:
                 return None
             self._priors[key] = np.logaddexp.reduce(np.stack(rows))
         return self._priors[key]
-
-
-def _row(scores: object, labels: int) -> Row | None:
-    row = row_of(scores, labels)
-    return row if row is not None and np.isfinite(row).all() else None

@@ -33,9 +33,8 @@ from langchain_dp.ensemble.runs import (
     record_digests,
     run_lock,
 )
-from langchain_dp.ensemble.scheme import Scheme
 from langchain_dp.ensemble.splits import note_ledger
-from langchain_dp.ensemble.subsets import KEYED, SubsetSampler
+from langchain_dp.ensemble.subsets import KEYED, Scheme, SubsetSampler
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.mechanisms import Exponential
 from langchain_dp.opt.candidates import PromptChoice, choices, echo_of

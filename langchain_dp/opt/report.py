@@ -9,7 +9,7 @@ from langchain_dp._util.rounding import took
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
 from langchain_dp.accounting.budget import weak_promise_reasons
 from langchain_dp.ensemble.engine_calls import count_or_estimate
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.fit import Lengths, shots, to_evaluate
 from langchain_dp.opt.reservation import chance, choose_noise, votes_needed

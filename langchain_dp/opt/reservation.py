@@ -21,7 +21,7 @@ from langchain_dp.accounting import (
 from langchain_dp.accounting.budget import USUAL
 from langchain_dp.accounting.events import votes_move
 from langchain_dp.ensemble.reservation import Reservation, check_same, reserved_once, unreserved
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import InvalidParameter, PlanError
 from langchain_dp.opt.settings import Settings
 
@@ -47,11 +47,6 @@ class PromptReservation(Reservation):
     @property
     def charged_selection(self) -> PartEvent:
         return PartEvent(VALIDATION, self.selection)
-
-    @property
-    def moved_votes(self) -> bool:
-        """Return whether a neighbor's vote may move, not only appear."""
-        return votes_move(self.budget.neighbors)
 
 
 def votes_needed(token: LimitedDomainEvent, neighbors: Neighbors) -> float:

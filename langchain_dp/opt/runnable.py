@@ -1,4 +1,4 @@
-"""DP-OPT as a Runnable."""
+"""DP-OPT as Runnables: one writes a prompt, one selects among public prompts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from langchain_dp.accounting.events import SamplingName
 from langchain_dp.accounting.provenance import MadeWith
 from langchain_dp.ensemble.engine_calls import count_publicly
 from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for, share_of
-from langchain_dp.ensemble.scheme import SamplingOptions, sampling_from
+from langchain_dp.ensemble.subsets import SamplingOptions, sampling_from
 from langchain_dp.ensemble.text_writer import check_writer
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt import checks
 from langchain_dp.opt.base import PromptRunnable
-from langchain_dp.opt.fit import Effort, Fit, fit
+from langchain_dp.opt.fit import Effort, Fit, fit, rows_to_select_by
 from langchain_dp.opt.settings import CandidateOptions, Settings
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.opt.verdict import NEARLY_ALL
@@ -157,6 +157,7 @@ class DPPromptOptimizer(PromptRunnable):
         Formal guarantee:
             That of the class. The settings do not depend on the content of an example.
         """
+        checks.check_model(model)
         check_promise(budget, ledger, settings.get("not_private_seed"))
         chosen = {field.name for field in dataclasses.fields(Fit)} | {"sampling"}
         if both := sorted(chosen & set(settings)):
@@ -164,20 +165,106 @@ class DPPromptOptimizer(PromptRunnable):
                 f"Expected {both[0]}= to be left out of auto(), which chooses it. Leave it out, or make the optimizer "
                 "by DPPromptOptimizer(...) with all of them."
             )
-        if isinstance(model, NextTokenVoter) and ledger is not None:
+        if ledger is not None:
             ledger = ledger_for(budget, ledger)
         share = share_of(budget, ledger, name)
-        tokens = 0
-        if isinstance(model, NextTokenVoter):
-            tokens = count_publicly(model, checks.check_instruction(instruction))
+        tokens = count_publicly(model, checks.check_instruction(instruction))
         settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
-        fitted = fit(
-            examples_count, share, effort=effort,
-            instruction=tokens, alternatives=len(settings["alternatives"]),
-        ).arguments()  # fmt: skip
+        others = len(settings["alternatives"])
+        fitted = fit(examples_count, share, effort=effort, instruction=tokens, alternatives=others)
         optimizer = cls(
             model=model, labels=labels, instruction=instruction, budget=budget, ledger=ledger, name=name,
-            **fitted, **settings,
+            **vars(fitted), **settings,
         )  # fmt: skip
         optimizer._private.agreement = NEARLY_ALL
         return optimizer
+
+
+class DPPromptSelector(PromptRunnable):
+    """Selects one of several public prompts by private examples, and writes nothing.
+
+    A local model answers every example under every prompt. The exponential mechanism selects by the number of correct
+    answers. This needs far fewer examples than writing a prompt.
+
+    ``alternatives`` must hold at least one prompt. ``model``, ``labels``, ``instruction``, ``budget``, ``ledger``,
+    ``name``, ``prompts``, ``rows``, ``calibrate``, ``progress``, ``labels_from_data`` and ``made_with`` are those of
+    :class:`DPPromptOptimizer`.
+
+    Raises:
+        InvalidParameter: A value is out of bounds, or the engine lacks a port.
+
+    Formal guarantee:
+        The selected prompt is (epsilon, delta)-differentially private in the examples, with the budget's neighbors. One
+        record changes the count of each prompt by one at most. Source: the exponential mechanism, accounted for as
+        bounded range (Dong et al. 2020), as in Hong et al. 2024, Algorithm 4.
+
+    Examples:
+        >>> selector = DPPromptSelector(
+        ...     model=engine, labels=LABELS, instruction="Praise or complaint?",
+        ...     alternatives=["Is the writer happy?"], budget=PrivacyBudget(1.0),
+        ... )  # fmt: skip
+        >>> print(selector.plan(200).verdict)
+        >>> chain = selector.invoke(records) | model
+    """
+
+    @reject_unknown_arguments
+    def __init__(
+        self,
+        *,
+        model: NextTokenVoter,
+        labels: Sequence[str],
+        instruction: str,
+        alternatives: Sequence[str | PromptAlternative],
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "prompt-selection",
+        prompts: OptPrompts | None = None,
+        rows: int | None = None,
+        calibrate: bool = True,
+        progress: bool | None = None,
+        labels_from_data: bool = False,
+        made_with: MadeWith = None,
+        not_private_seed: int | None = None,
+    ) -> None:
+        checks.check_model(model)
+        check_promise(budget, ledger, not_private_seed)
+        settings = Settings(
+            writes=False, instruction=checks.check_instruction(instruction), labels=check_labels(labels),
+            prompts=prompts or OptPrompts(), alternatives=checks.alternatives(alternatives), rows=rows,
+            calibrate=calibrate, labels_from_data=labels_from_data,
+        )  # fmt: skip
+        self._start(
+            model, settings, budget=budget, ledger=ledger, name=name, progress=progress, made_with=made_with,
+            not_private_seed=not_private_seed, released_inputs=(labels, instruction, prompts, alternatives),
+        )  # fmt: skip
+
+    @classmethod
+    def auto(
+        cls,
+        *,
+        alternatives: Sequence[str | PromptAlternative],
+        examples_count: int,
+        effort: Effort = "light",
+        budget: PrivacyBudget | None = None,
+        ledger: LedgerOrPath | None = None,
+        name: str = "prompt-selection",
+        **settings: Any,
+    ) -> Self:
+        """Use as many examples as fit into bounded time, and refuse a random choice.
+
+        ``examples_count`` is public. Effort "light" evaluates at most some 330,000 tokens, "full" ten times as many.
+
+        Raises:
+            InvalidParameter: A value is out of bounds.
+            BudgetExceeded: The ledger's budget is used up.
+        """
+        checks.check_model(settings.get("model"))
+        check_promise(budget, ledger, settings.get("not_private_seed"))
+        others = checks.alternatives(alternatives)
+        if ledger is not None:  # last: it may create a file
+            ledger = ledger_for(budget, ledger)
+        share = share_of(budget, ledger, name)
+        rows = rows_to_select_by(examples_count, share, prompts=len(others) + 1, effort=effort)
+        selector = cls(alternatives=others, rows=rows, budget=budget, ledger=ledger, name=name, **settings)
+        selector._private.agreement = NEARLY_ALL
+        return selector

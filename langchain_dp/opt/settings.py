@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from langchain_dp._util import validate
-from langchain_dp.ensemble.scheme import SamplingOptions
+from langchain_dp.ensemble.subsets import SamplingOptions
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.templates import OptPrompts, PromptAlternative
 from langchain_dp.ports import Decoding
@@ -61,11 +61,9 @@ class CandidateOptions:
 
 
 def _stop(stop: object) -> tuple[str, ...]:
-    if isinstance(stop, str) or not isinstance(stop, Iterable):
-        raise InvalidParameter(f"Expected stop={stop!r} to be a list of non-empty strings, such as ['\\n'].")
-    strings = tuple(stop)
+    strings = tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else ("",)
     if not all(isinstance(string, str) and string for string in strings):
-        raise InvalidParameter(f"Expected stop={list(strings)!r} to be a list of non-empty strings, such as ['\\n'].")
+        raise InvalidParameter(f"Expected stop={stop!r} to be a list of non-empty strings, such as ['\\n'].")
     return strings
 
 

@@ -17,8 +17,7 @@ from langchain_dp.isolation.model import CALLS, IsolatedModel
 from langchain_dp.opt.handover import OptimizedPrompt
 from langchain_dp.parsing import parse_label
 from langchain_dp.records import Examples, PrivateRecords, check_labels, label_name, label_words, named_words, row_fault
-from langchain_dp.records.files import placed
-from langchain_dp.records.tables import fields_of, rows_of
+from langchain_dp.records.files import fields_of, placed, rows_of
 from langchain_dp.redact import redact_errors
 
 _LEAST_ROWS = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from langchain_dp.opt.filters import Echo
 from langchain_dp.ports import Decoding, NextTokenVoter, Token
@@ -22,7 +22,6 @@ class Text:
         self._stop = tuple(stop)
         self._decoding = decoding
         self._never = never or Echo()
-        self._opening: Decoding | None = None
 
     def instruction(self, tokens: Sequence[Token]) -> str:
         text = self._spelt(tokens)
@@ -35,37 +34,31 @@ class Text:
 
     def decoding(self, written: Sequence[Token]) -> Decoding:
         """Ban repetitions and, first, line breaks and stop strings."""
-        if written:
-            return self._banning(self._repeating(self._spelt(written)))
-        if self._opening is None:
-            self._opening = self._banning(self._blank())
-        return self._opening
-
-    def _banning(self, tokens: frozenset[Token]) -> Decoding:
-        if not tokens:
-            return self._decoding
-        return dataclasses.replace(self._decoding, banned=self._decoding.banned | tokens)
-
-    def _repeating(self, text: str) -> frozenset[Token]:
-        """Empty for string tokens."""
+        if not written:
+            return self._opening
+        text = self._spelt(written)
         if not self._numbered() or not self._never.near(text) or self._never(text):
-            return frozenset()
+            return self._decoding
         end = text[-_LOOKED_AT:]
-        return frozenset(token for token, spelt in enumerate(self._vocabulary) if self._never(end + spelt))
+        return self._banning({token for token, spelt in enumerate(self._vocabulary) if self._never(end + spelt)})
+
+    def _banning(self, tokens: Set[Token]) -> Decoding:
+        return dataclasses.replace(self._decoding, banned=self._decoding.banned | tokens)
 
     @functools.cached_property
     def _vocabulary(self) -> list[str]:
         return [self._engine.detokenize([token]) for token in range(self._engine.vocabulary_size)]
 
-    def _blank(self) -> frozenset[Token]:
+    @functools.cached_property
+    def _opening(self) -> Decoding:
         openings = ("\n", *self._stop)
         tokens: Iterable[tuple[Token, str]] = (
             enumerate(self._vocabulary)
             if self._numbered()
             else ((text, self._engine.detokenize([text])) for text in ("\n", "\n\n", *self._stop))
         )
-        banned = frozenset(token for token, text in tokens if any(opening in text for opening in openings))
-        return banned - frozenset(self._engine.end_tokens)
+        banned = {token for token, text in tokens if any(opening in text for opening in openings)}
+        return self._banning(banned - self._engine.end_tokens)
 
     def _numbered(self) -> bool:
         return all(isinstance(token, int) for token in self._engine.end_tokens)

@@ -10,7 +10,7 @@ from typing import Literal
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import ExponentialEvent, LimitedDomainEvent, PrivacyBudget
 from langchain_dp.accounting.budget import USUAL
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.opt.fit import AGREED
 from langchain_dp.opt.reservation import chance, selection_event, votes_needed

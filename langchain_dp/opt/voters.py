@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 from langchain_dp.accounting import PartEvent
-from langchain_dp.ensemble.engine_calls import ask_together, asked_publicly, forget_members
-from langchain_dp.ensemble.prompt_budget import PromptBudget
+from langchain_dp.accounting.events import votes_move
+from langchain_dp.ensemble.engine_calls import PromptBudget, ask_together, asked_publicly, forget_members
 from langchain_dp.ensemble.subsets import Subset, SubsetSampler
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import LimitedDomain, Randomness
@@ -128,7 +128,7 @@ class PrivateVote:
             reservation.token,
             domain=subset_votes.engine.vocabulary_size,
             kbar=kbar,
-            moved_votes=reservation.moved_votes,
+            moved_votes=votes_move(reservation.budget.neighbors),
         )
         self._chain = chain
         self._rng = rng

@@ -12,9 +12,8 @@ from langchain_dp.rapt.messages import MessageRules
 from langchain_dp.rapt.paraphrase import ParaphraseOptions, RAPTParaphraser
 from langchain_dp.rapt.parts import DocumentRules
 from langchain_dp.rapt.privatize import Policies, TextPrivatizer
-from langchain_dp.rapt.retriever import SanitizingRetriever
+from langchain_dp.rapt.retriever import SanitizingExampleSelector, SanitizingRetriever
 from langchain_dp.rapt.runnable import CalibrationTarget, RAPTSanitizer
-from langchain_dp.rapt.selector import SanitizingExampleSelector
 from langchain_dp.rapt.vocabulary import Vocabulary
 
 __all__ = [

@@ -163,14 +163,10 @@ class Rules:
         return tuple(notes)
 
 
-def check_keys(user: str | None, document: str | None) -> None:
-    for name, value in (("user", user), ("document", document)):
-        if value is not None and (not isinstance(value, str) or not value):
-            raise InvalidParameter(f"Expected {name} of type {type(value).__name__} to be a non-empty string, or None.")
-
-
 def split(value: Any, rules: Rules, user: str | None, document: str | None, keys: Collection[str] = ()) -> SplitInput:
-    check_keys(user, document)
+    for name, key in (("user", user), ("document", document)):
+        if key is not None and (not isinstance(key, str) or not key):
+            raise InvalidParameter(f"Expected {name} of type {type(key).__name__} to be a non-empty string, or None.")
     if isinstance(value, str):
         return SplitInput([Unit((value,), user, document)], lambda released: released[0][0])
     if isinstance(value, BaseMessage):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -135,7 +134,8 @@ class LaplaceChannel:
         self._eta = eta
         self._vectors = VectorChannel(vocabulary, prior, eta)
         true, released, noisy = self._simulated(max(draws, DRAWS))
-        (self._slope, self._bonus), self._likeliest = self._fitted(true[:DRAWS], released[:DRAWS])
+        self.fits = self._fitted(true[:DRAWS], released[:DRAWS])
+        self.slope, self.bonus = max(self.fits)[2]
         self._released, self._noisy = released[:draws], noisy[:draws]
 
     def log_likelihood(self, seen: NDArray[np.generic]) -> Floats:
@@ -146,11 +146,6 @@ class LaplaceChannel:
             total[word] += _posterior(self._vectors.log_likelihood(behind), self._prior).sum(axis=0)
         likelihood = np.log(np.maximum(total, 1e-300)) - self._prior.log
         return np.asarray(likelihood[which])
-
-    def to_weigh(self) -> LaplaceChannel:
-        other = copy.copy(self)
-        other._slope, other._bonus = self._likeliest
-        return other
 
     def _simulated(self, count: int) -> tuple[Ids, Ids, Floats]:
         rng, coins = NotPrivateSeededRandomness(_SIMULATED), np.random.default_rng(_SIMULATED)
@@ -163,11 +158,12 @@ class LaplaceChannel:
         return true, released, np.concatenate(noisy)
 
     def _shape(self, released: Ids) -> Floats:
-        log = -self._slope * self._eta * self._vectors.distances(self._vocabulary.points(released))
-        log += self._bonus * (released[:, None] == self._prior.ids)
+        log = -self.slope * self._eta * self._vectors.distances(self._vocabulary.points(released))
+        log += self.bonus * (released[:, None] == self._prior.ids)
         return _posterior(log, self._prior)
 
-    def _fitted(self, true: Ids, released: Ids) -> tuple[tuple[float, float], tuple[float, float]]:
+    def _fitted(self, true: Ids, released: Ids) -> list[tuple[int, float, tuple[float, float]]]:
+        """Return hits, mean log-likelihood, and (slope, bonus), of every shape."""
         apart = self._vectors.distances(self._vocabulary.points(released))
         same = released[:, None] == self._prior.ids
         every, own = np.arange(len(true)), same.argmax(axis=1)
@@ -182,7 +178,7 @@ class LaplaceChannel:
                 total = np.where(known, np.logaddexp(norm, here + np.log(np.expm1(bonus))), norm) if bonus else norm
                 fit = float((log[every, true] + bonus * same[every, true] - total).mean())
                 fits.append((int((shown == true).sum()), fit, (slope, bonus)))
-        return max(fits)[2], max(fits, key=lambda one: one[1])[2]
+        return fits
 
 
 def _posterior(log_likelihood: Floats, prior: UnigramPrior) -> Floats:

@@ -1,4 +1,4 @@
-"""Sanitizes a retriever's queries and documents."""
+"""Sanitizes the queries and documents of a retriever, and the examples of a selector."""
 
 # LangChain names the parameter ``input``:
 # ruff: noqa: A002
@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
+from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
@@ -22,8 +23,10 @@ from langchain_dp.isolation.context import sealed
 from langchain_dp.isolation.filters import Level
 from langchain_dp.isolation.run import check_environment
 from langchain_dp.rapt._shell import named_user
+from langchain_dp.rapt.messages import json_container
+from langchain_dp.rapt.restore import each_text
 from langchain_dp.rapt.runnable import RAPTSanitizer
-from langchain_dp.redact import HeldInputs, PrivateArgs, arun_redacted, hold_arguments, run_redacted
+from langchain_dp.redact import HeldInputs, PrivateArgs, arun_redacted, hold_arguments, redact_errors, run_redacted
 
 IN_RETRIEVER = "in the inner retriever"
 
@@ -80,7 +83,8 @@ class SanitizingRetriever(HeldInputs, BaseRetriever):
             )
         if k is not None:
             validate.integer("k", k, at_least=1)
-        if documents and not query and not sanitizer.names_documents:
+        rules = sanitizer._core.rules.documents
+        if documents and not query and rules.user_key is rules.document_key is None:
             remedy = "Give the sanitizer DocumentRules with user_key= or document_key=, or no limit."
             sanitizer.check_limit("document that comes back", remedy, user=False)
         validate.reject_extra_kwargs(
@@ -181,3 +185,96 @@ def _document_list(documents: Any) -> list[Document]:
             f"Expected the inner retriever to return a list of documents, but it returned {type(documents).__name__}."
         )
     return list(documents)
+
+
+class SanitizingExampleSelector(BaseExampleSelector):
+    """Wraps a selector or a list of examples, and sanitizes the selected examples before they enter a prompt.
+
+    An example that was selected before is returned again at no cost. Braces outside JSON become parentheses.
+
+    Args:
+        examples: A selector, or a list of examples, all of which are selected.
+        sanitizer: Sanitizes all values of an example as one release.
+        keep: Keys whose values pass in clear, such as the label.
+        user_key: Key of the example's user. It is not passed on.
+
+    Raises:
+        InvalidParameter: No example has a key of ``keep``, or none could ever reach the sanitizer's limit: without a
+            user, each is charged once.
+
+    Formal guarantee:
+        That of the sanitizer for each example. The choice of a selector that compares contents is not covered.
+
+    Examples:
+        >>> selector = SanitizingExampleSelector(examples, sanitizer, keep=["label"])
+        >>> selector.select_examples({"text": "Where is my parcel?"})  # the labels are in clear
+    """
+
+    def __init__(
+        self,
+        examples: BaseExampleSelector | Sequence[Mapping[str, Any]],
+        sanitizer: RAPTSanitizer,
+        *,
+        keep: Sequence[str] = (),
+        user_key: str | None = None,
+    ) -> None:
+        validate.instance("sanitizer", sanitizer, RAPTSanitizer, "a RAPTSanitizer")
+        if isinstance(keep, str) or not all(isinstance(key, str) for key in keep):
+            raise InvalidParameter(f"Expected keep={keep!r} to be a list of keys.")
+        sanitizer.check_limit("example", "Give user_key=, or a sanitizer without a limit.", user=user_key is not None)
+        self._inner = examples if isinstance(examples, BaseExampleSelector) else None
+        self._examples = [] if isinstance(examples, BaseExampleSelector) else [_checked(one) for one in examples]
+        unknown = [key for key in keep if not any(key in one for one in self._examples)]
+        if unknown and self._examples:
+            raise InvalidParameter(f"Expected keep={list(keep)} to be keys of the examples, but none has {unknown}.")
+        self._sanitizer = sanitizer
+        self._keep = tuple(keep)
+        self._user_key = user_key
+
+    @redact_errors("while examples were selected")
+    def add_example(self, example: dict[str, str]) -> Any:
+        """Add a raw example."""
+        return self._examples.append(_checked(example)) if self._inner is None else self._inner.add_example(example)
+
+    @redact_errors("while examples were selected")
+    async def aadd_example(self, example: dict[str, str]) -> Any:
+        """Async twin of :meth:`add_example`."""
+        return await asyncio.to_thread(self.add_example, example)
+
+    @redact_errors("while examples were selected")
+    def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        """Select examples and sanitize them. BudgetExceeded: nothing was charged."""
+        examples = self._examples if self._inner is None else self._inner.select_examples(input_variables)
+        released = self._sanitizer.sanitize_mappings(examples, keep=self._keep, user_key=self._user_key)
+        return [
+            {key: value if key in self._keep else _without_braces(value) for key, value in one.items()}
+            for one in released
+        ]
+
+    @redact_errors("while examples were selected")
+    async def aselect_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
+        """Async twin of :meth:`select_examples`."""
+        return await asyncio.to_thread(self.select_examples, input_variables)
+
+    @safe_repr
+    def __repr__(self) -> str:
+        return f"SanitizingExampleSelector(<private>, {self._sanitizer!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivateDataError("SanitizingExampleSelector holds private examples and cannot be pickled or copied.")
+
+
+_BRACES = str.maketrans("{}", "()")
+
+
+def _without_braces(value: Any) -> Any:
+    def replace(text: Any) -> Any:
+        return text.translate(_BRACES) if isinstance(text, str) and json_container(text) is None else text
+
+    return each_text(value, replace)
+
+
+def _checked(example: object) -> Mapping[str, Any]:
+    if not isinstance(example, Mapping):
+        raise InvalidParameter(f"Expected examples to be mappings, not {type(example).__name__}.")
+    return example

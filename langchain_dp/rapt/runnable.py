@@ -276,12 +276,6 @@ class RAPTSanitizer(SanitizerShell, BaseDocumentTransformer):
         """The charged account."""
         return self._releases.ledger
 
-    @property
-    def names_documents(self) -> bool:
-        """True if ``user_key`` or ``document_key`` is set."""
-        rules = self._core.rules.documents
-        return (rules.user_key or rules.document_key) is not None
-
     def check_limit(self, what: str, remedy: str, *, user: bool) -> None:
         """Refuse a limit that nothing could reach."""
         limit = self._releases.unreachable_limit(user=user)

@@ -17,9 +17,8 @@ from langchain_dp.accounting.store.base import backend_at, is_url
 from langchain_dp.accounting.store.blocks import BlockStore
 from langchain_dp.accounting.store.schema import BLOCKS
 from langchain_dp.errors import InvalidParameter, PlanError
-from langchain_dp.records.files import READING, RowErrors
+from langchain_dp.records.files import READING, RowErrors, fields_of, rows_of
 from langchain_dp.records.private import Examples, PrivateRecords, id_of
-from langchain_dp.records.tables import fields_of, rows_of
 from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
 _NAMES: dict[str, Callable[[datetime.date], str]] = {

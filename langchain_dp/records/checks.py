@@ -114,13 +114,10 @@ def _check_distinct(labels: Sequence[object]) -> None:
 
 def as_seen(label: str) -> str:
     """Drop everything invisible from a label."""
-    seen = "".join(letter for letter in unicodedata.normalize("NFC", label) if not _is_invisible(letter))
-    return " ".join(unicodedata.normalize("NFC", seen).split())
-
-
-def _is_invisible(letter: str) -> bool:
     # Joiners, marks of direction, soft hyphens and other controls of format, and variation selectors.
-    return unicodedata.category(letter) == "Cf" or "\ufe00" <= letter <= "\ufe0f"
+    letters = unicodedata.normalize("NFC", label)
+    seen = "".join(one for one in letters if unicodedata.category(one) != "Cf" and not "\ufe00" <= one <= "\ufe0f")
+    return " ".join(unicodedata.normalize("NFC", seen).split())
 
 
 def _plain(label: Label) -> Label:

@@ -13,8 +13,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.validate import as_int, reject_unknown_arguments, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
 from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
-from langchain_dp.records.files import READING, RowErrors, placed
-from langchain_dp.records.tables import fields_of, rows_of
+from langchain_dp.records.files import READING, RowErrors, fields_of, placed, rows_of
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, redact_errors, run_redacted
 
 T = TypeVar("T")
@@ -84,11 +83,7 @@ class PrivateRecords:
                     "Expected text_key=, label_key=, label=, user_key= and records_per_user= to be given where the "
                     "PrivateRecords were made, not again."
                 )
-            self.text_key, self.label_key, self._label = others.text_key, others.label_key, others._label
-            self.user_key, self._users = others.user_key, dict(others._users)
-            self.records_per_user = others.records_per_user
-            self._records.update(others._records)
-            self._places = others._places
+            vars(self).update(vars(others), _records=dict(others._records), _users=dict(others._users))
             return
         run_redacted(self._fill, held, READING)
 
@@ -104,17 +99,14 @@ class PrivateRecords:
                     without[option] += fields is not None and getattr(self, option) not in fields
             else:
                 self._keep(*made)
-        self._check_keys([option for option, count in without.items() if count == rows > 1])
-        faults.raise_any()
-
-    def _check_keys(self, lacking: list[str]) -> None:
-        if lacking:
+        if lacking := [option for option, count in without.items() if count == rows > 1]:
             keys = " or ".join(repr(getattr(self, option)) for option in lacking)
             unlabelled = ". For texts without labels give one for all with label=" if lacking == ["label_key"] else ""
             raise InvalidParameter(
                 f"Expected examples to have {keys}, but none of them has. Say what text and label are called with "
                 f"text_key= and label_key= of PrivateRecords{unlabelled}."
             )
+        faults.raise_any()
 
     @redact_errors(READING)
     def add(self, example: object, *, record_id: str | None = None) -> str:

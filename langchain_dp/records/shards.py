@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from langchain_dp._util import validate
 from langchain_dp._util.machine import processors
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.records.files import READING, read_file, read_span
+from langchain_dp.records.files import READING, read_file, read_span, rows_of
 from langchain_dp.records.private import PrivateRecords, check_records
-from langchain_dp.records.tables import rows_of
 from langchain_dp.redact import PrivateArgs, run_redacted
 
 T = TypeVar("T")
@@ -33,11 +32,6 @@ Step = Callable[[PrivateRecords], T]
 _PART_BYTES = 4 << 20
 _RESTARTS = 3  # of the workers, without one part done in between
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
-
-
-class _Scan(NamedTuple):
-    records: int
-    digest: int
 
 
 class RecordShards:
@@ -87,10 +81,10 @@ class RecordShards:
     def read_by(self, read: Callable[[Any], PrivateRecords], labels: Sequence[str] | None) -> CheckedShards:
         """Read all parts once: check, count and digest the records. InvalidParameter names the part."""
         scans = list(self.map(functools.partial(_scan, labels=labels), read))
-        count = sum(scan.records for scan in scans)
+        count = sum(records for records, _ in scans)
         if not count:
             raise InvalidParameter("Expected at least one record in the parts. Look into the files.")
-        digest = sum(scan.digest for scan in scans) % 2**256
+        digest = sum(digest for _, digest in scans) % 2**256
         return CheckedShards(self, read, count, digest.to_bytes(32, "big"))
 
     def labelled(self, labels: Sequence[str]) -> CheckedShards:
@@ -179,14 +173,15 @@ def _spans(path: Path) -> Iterator[tuple[int, int]]:
             start = lines.tell()
 
 
-def _scan(records: PrivateRecords, labels: Sequence[str] | None) -> _Scan:
+def _scan(records: PrivateRecords, labels: Sequence[str] | None) -> tuple[int, int]:
+    """Return the number of records, and their digest."""
     check_records(records, labels, ["text"])
     digest = 0
     for name in records.ids():
         row = records.get(name)
         text = json.dumps([row["text"], row["label"]]).encode()
         digest += int.from_bytes(hashlib.sha256(text).digest(), "big")
-    return _Scan(len(records), digest % 2**256)
+    return len(records), digest % 2**256
 
 
 def _results(step: Step[T], read: Callable[[Any], PrivateRecords], batch_size: int, part: tuple[int, Part]) -> list[T]:

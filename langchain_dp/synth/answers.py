@@ -23,8 +23,14 @@ from langchain_dp.accounting.budget import warn_small_clip, warn_weak_promise
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT, AnswerCache
-from langchain_dp.ensemble.engine_calls import count_publicly, forget_for_good, forget_members, opaque
-from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
+from langchain_dp.ensemble.engine_calls import (
+    LEAST,
+    PromptBudget,
+    count_publicly,
+    forget_for_good,
+    forget_members,
+    opaque,
+)
 from langchain_dp.ensemble.questions import ChecksBatches, Question, user_of, user_specs, variables_of
 from langchain_dp.ensemble.reservation import (
     LedgerOrPath,
@@ -153,7 +159,14 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         self._key = secret_key(self._rng)
         self._secret = secrets.token_bytes(32)  # of the names under which the engine keeps records
         self._room = PromptBudget(self._engine)
-        self._check_record_fits()
+        # Half of the prompt is for records, so that every question shows a record alike.
+        self._half = half = self._engine.max_prompt_tokens // 2
+        head = count_publicly(self._engine, self.prompts.head)
+        if self._room.remaining(half, self.prompts.head, self.prompts.shown_as("")) < LEAST:
+            raise InvalidParameter(
+                f"Expected prompts.head of {head} tokens to leave room for {LEAST} tokens of a record in {half}, half "
+                "of the longest prompt of this model. Shorten it, or raise the engine's max_tokens=."
+            )
         self._ledger = ledger_for(budget, ledger)
         self._lock = threading.Lock()
         forks.renew_lock(self)
@@ -300,12 +313,8 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
                 raise ModelUnavailable(f"{error} Ask the same again: the answer goes on, at no further cost.") from None
             finally:
                 if partial is not None and not done:
-                    self._broken_off.keep(asked, partial, epoch)
-                answer = "".join(pieces) if done else None
-                if whole:
-                    self._answers.settle(asked, answer, epoch, owner)
-                elif answer is not None:
-                    self._answers.keep(asked, answer, epoch)
+                    self._broken_off.settle(asked, partial, epoch)
+                self._answers.settle(asked, "".join(pieces) if done else None, epoch, owner)
 
     def _cache_epoch(self) -> int:
         """Return an epoch that forgetting raises, unless that showed the record."""
@@ -327,21 +336,9 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         with self._lock:
             return _PartialAnswer(self._rng.randbelow(2**128), [], forks.process())
 
-    def _kept_for_records(self) -> int:
-        """Half of the prompt: every question shows a record alike."""
-        return self._engine.max_prompt_tokens // 2
-
-    def _check_record_fits(self) -> None:
-        half, head = self._kept_for_records(), count_publicly(self._engine, self.prompts.head)
-        if self._room.remaining(half, self.prompts.head, self.prompts.shown_as("")) < LEAST:
-            raise InvalidParameter(
-                f"Expected prompts.head of {head} tokens to leave room for {LEAST} tokens of a record in {half}, half "
-                "of the longest prompt of this model. Shorten it, or raise the engine's max_tokens=."
-            )
-
     def _written(self, asked: str, answer: _PartialAnswer) -> Iterator[str]:
         """Draw members, then tokens: after the charge."""
-        most = self._room.remaining(self._kept_for_records(), self.prompts.head)
+        most = self._room.remaining(self._half, self.prompts.head)
         with self._lock:
             drawn = KeyedCoins(self._key, self._slots).drawn(answer.number, self._design.rate)
             names = {opaque(self._secret, name): name for name in drawn}
@@ -380,7 +377,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         return asked
 
     def _check_room(self, asked: str) -> None:
-        self._writer.check_room("", asked, kept=self._kept_for_records())
+        self._writer.check_room("", asked, kept=self._half)
 
     def _asked(self, question: Question) -> str:
         return self.prompts.asked(question, text_key=self._records.text_key)

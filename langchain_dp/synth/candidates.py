@@ -30,21 +30,18 @@ from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
 
 _LONGEST = 600
+_TOPICS, _PER_TOPIC = 40, 8
 _MOST = 20_000
 _NEAREST = 8
 _MARKER = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s*")
 
 
-def write_candidates(
-    model: Runnable[Any, Any], task: str, *, topics: int | Sequence[str] = 40, per_topic: int = 8
-) -> list[str]:
+def write_candidates(model: Runnable[Any, Any], task: str) -> list[str]:
     """Let a model write public candidates.
 
     Args:
         model: A chat model or LLM, which sees the task alone.
         task: Kind of the texts, in public words.
-        topics: Number of topics, or the topics themselves.
-        per_topic: Texts to ask for per topic.
 
     Raises:
         ModelUnavailable: The model wrote no list.
@@ -54,18 +51,13 @@ def write_candidates(
     """
     if not isinstance(task, str) or not task.strip():
         raise InvalidParameter("Expected task to be a non-empty str. Describe the texts in public words.")
-    validate.integer("per_topic", per_topic, at_least=1)
     if not isinstance(model, Runnable):
         raise InvalidParameter(f"Expected model of type {type(model).__name__} to be a chat model or an LLM.")
-    if isinstance(topics, int):
-        validate.integer("topics", topics, at_least=1)
-        ask = f"List {topics} different topics of {task}, from all areas. One short topic per line, no numbers."
-        listed = _lines(model, ask)[:topics]
-    else:
-        listed = list(topics)
+    ask = f"List {_TOPICS} different topics of {task}, from all areas. One short topic per line, no numbers."
+    topics = _lines(model, ask)[:_TOPICS]
     texts: dict[str, None] = {}
-    for topic in tqdm(listed, desc="candidates", unit="topic", disable=None, delay=2):
-        ask = f"Write {per_topic} different examples of {task} about: {topic}\nOne per line, no numbers, no headings."
+    for topic in tqdm(topics, desc="candidates", unit="topic", disable=None, delay=2):
+        ask = f"Write {_PER_TOPIC} different examples of {task} about: {topic}\nOne per line, no numbers, no headings."
         texts |= dict.fromkeys(line[:_LONGEST] for line in _lines(model, ask) if len(line.split()) > 2)
     if len(texts) < 2:
         raise ModelUnavailable(

@@ -51,10 +51,6 @@ class ChatDPGenerator(PrivateChat):
         return self._generator
 
     @property
-    def _chain(self) -> DPAnswerGenerator:
-        return self._generator
-
-    @property
     def _llm_type(self) -> str:
         return "dp-answers"
 

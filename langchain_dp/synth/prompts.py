@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_dp.ensemble.prompt_budget import PromptBudget
+from langchain_dp.ensemble.engine_calls import PromptBudget
 from langchain_dp.ensemble.questions import Question, check_template, check_text, question_texts, variables_of
 from langchain_dp.errors import InvalidParameter
 

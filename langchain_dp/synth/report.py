@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from langchain_dp._util.reprs import InNotebooks
 from langchain_dp._util.rounding import took
@@ -32,6 +32,8 @@ class _TextPlan(InNotebooks):
     tokens: float
     seconds: float | None = None
     weak: tuple[str, ...] = ()
+    _instead: ClassVar[str]
+    _holding: ClassVar[str]
 
     @property
     def clip(self) -> float:
@@ -48,16 +50,19 @@ class _TextPlan(InNotebooks):
         """True if the records can move the texts, by the public clip."""
         return self.clip >= LEAST_CLIP
 
-    def _verdict(self, instead: str, holding: str) -> str:
+    @property
+    def verdict(self) -> str:
+        """A verdict on its use."""
         if not self.is_worth_it:
             return (
-                f"not worth it: the records can hardly move the public model. {instead}, more records, a larger epsilon"
+                f"not worth it: the records can hardly move the public model. {self._instead}, more records, a larger "
+                "epsilon"
             )
         share = next(share for bound, share in reversed(_GAINS) if self.clip >= bound)
-        weak = f" (worth it where {holding} what no model knows)" if self.clip < 1 else ""
+        weak = f" (worth it where {self._holding} what no model knows)" if self.clip < 1 else ""
         return f"about {share} of the records' possible effect remains{weak}; measured on {_MEASURED}"
 
-    def _rendered(self, title: str, first: str, each: str, verdict: str, *last: str) -> str:
+    def _rendered(self, title: str, first: str, each: str, *last: str) -> str:
         noise = self.design.noise
         joined = f"each record in each {each} with q = {self.design.rate:.4g}; {noise.members} expected a text"
         return "\n".join(
@@ -66,7 +71,7 @@ class _TextPlan(InNotebooks):
                 first,
                 f"  members      {joined}",
                 f"  clip         {noise.clip:.3g} nats a member and token",
-                f"  worth it?    {yes_or_no(verdict)}",
+                f"  worth it?    {yes_or_no(self.verdict)}",
                 *last,
                 *(f"  WARNING      {reason}" for reason in self.weak),
             ]
@@ -97,20 +102,15 @@ class SynthesisPlan(_TextPlan):
     """
 
     labels: int
+    _instead = (
+        "Write with the model alone from a good description (public_examples()), spend nothing. Or have fewer examples"
+    )
+    _holding = "the labels mean"
 
     @property
     def examples(self) -> int:
         """Texts before filters."""
         return self.design.rounds * self.labels
-
-    @property
-    def verdict(self) -> str:
-        """A verdict on its use."""
-        return self._verdict(
-            "Write with the model alone from a good description (public_examples()), spend nothing. Or have fewer "
-            "examples",
-            "the labels mean",
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -125,7 +125,6 @@ class SynthesisPlan(_TextPlan):
             "synthetic examples",
             f"  examples     {self.examples:,}{of_each}, at most {self.design.noise.event.tokens} tokens each",
             f"of {self.design.rounds:,} rounds",
-            self.verdict,
             "  no budget    as many by the model alone, public_examples() or --alone: look at these first",
             f"  to evaluate  about {self.tokens:,.0f} tokens{self._time}",
         )
@@ -148,15 +147,13 @@ class AnswersPlan(_TextPlan):
         100
     """
 
+    _instead = "Ask the model alone, spend nothing. Or have fewer answers"
+    _holding = "the answers hold"
+
     @property
     def answers(self) -> int:
         """Largest number of answers."""
         return self.design.rounds
-
-    @property
-    def verdict(self) -> str:
-        """A verdict on its use."""
-        return self._verdict("Ask the model alone, spend nothing. Or have fewer answers", "the answers hold")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -170,7 +167,6 @@ class AnswersPlan(_TextPlan):
             "private answers",
             f"  answers      {self.answers:,} at most, of at most {self.design.noise.event.tokens} tokens each",
             "answer",
-            self.verdict,
             f"  an answer    about {self.tokens:,.0f} tokens to evaluate{self._time}",
         )
 

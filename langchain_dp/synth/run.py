@@ -10,8 +10,7 @@ from typing import Any
 
 from langchain_dp.accounting import ClippedSumRoundEvent, LedgerPlan, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_small_clip, warn_weak_promise
-from langchain_dp.ensemble.engine_calls import count_publicly, forget_members, opaque
-from langchain_dp.ensemble.prompt_budget import LEAST, PromptBudget
+from langchain_dp.ensemble.engine_calls import LEAST, PromptBudget, count_publicly, forget_members, opaque
 from langchain_dp.ensemble.reservation import affordable, check_same
 from langchain_dp.ensemble.runs import CANCELLED, Halted, PrivateRun, check_settings, run_lock
 from langchain_dp.ensemble.splits import note_ledger
@@ -63,7 +62,8 @@ class SynthesisRuns(PrivateRun):
         if opened is not None:
             return PrivacyBudget(opened.plan.epsilon, opened.plan.delta, self.neighbors), opened.design
         share = affordable(self._ledger, self._budget)
-        design = self._settings.designed(share, records)
+        settings = self._settings
+        design = settings.design(share, records=records, rounds=settings.rounds, texts=len(settings.labels))
         self._check_room(self._writer(design.noise))
         return share, design
 

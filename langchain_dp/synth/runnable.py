@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from tqdm.auto import tqdm
@@ -13,6 +15,7 @@ from tqdm.auto import tqdm
 from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import group, reject_extra_kwargs, reject_unknown_arguments
+from langchain_dp._util.words import pieces_of
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_weak_promise
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
@@ -26,7 +29,6 @@ from langchain_dp.records import Examples, PrivateRecords, check_labels, encodab
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 from langchain_dp.synth.examples import SyntheticExample, SyntheticExamples
-from langchain_dp.synth.filters import judged
 from langchain_dp.synth.journal import WrittenText
 from langchain_dp.synth.prompts import SynthesisPrompts
 from langchain_dp.synth.report import SynthesisPlan, planned, public_certificate
@@ -275,3 +277,37 @@ def _described(labels: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
                 f"Expected the description of label {name!r} to be a non-empty str of valid Unicode. Say what it means."
             )
     return dict(zip(names, labels.values(), strict=True))
+
+
+Reason = Literal["", "empty", "short", "repeats the request", "twice"]
+
+# Closing marks behind an end belong to its sentence. Chinese and Japanese put no blank behind it.
+_SENTENCE = re.compile(
+    r"[.!?\u2026\u061f\u06d4\u0964][\"')\]\u2019\u201d\xbb]*(?=\s|$)|[\u3002\uff01\uff1f][\u300d\u300f\u201d\uff09]*"
+)
+
+
+def judged(
+    written: Sequence[WrittenText], min_words: int, descriptions: Collection[str], *, cue: str
+) -> list[tuple[WrittenText, Reason]]:
+    """Return each text, cut to whole sentences before the next ``cue``, and its fault or ""."""
+    seen = {_folded(description) for description in descriptions}
+    requests, judgments = frozenset(seen), list[tuple[WrittenText, Reason]]()
+    for one in written:
+        text = re.split(rf"(?<=\S)\s+{re.escape(cue)}", one.text, maxsplit=1)[0]
+        if one.ended == "length" and (ends := [match.end() for match in _SENTENCE.finditer(text)]):
+            text = text[: ends[-1]]
+        reason: Reason = ""
+        if not any(character.isalnum() for character in text):
+            reason = "empty"
+        elif len(pieces_of(text)) < min_words:
+            reason = "short"
+        elif (folded := _folded(text)) in seen:
+            reason = "repeats the request" if folded in requests else "twice"
+        seen.add(_folded(text))
+        judgments.append((dataclasses.replace(one, text=text), reason))
+    return judgments
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())

@@ -109,9 +109,6 @@ class SynthesisSettings(WritingSettings):
         """One text per label each."""
         return math.ceil(self.count / len(self.labels))
 
-    def designed(self, budget: PrivacyBudget, records: int) -> Design:
-        return self.design(budget, records=records, rounds=self.rounds, texts=len(self.labels))
-
     def public(self) -> dict[str, Any]:
         """Return plain values."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -22,7 +22,7 @@ from audits.check import Check, Finding, likely, worst
 from langchain_dp import DPLabelNamer, DPPrototypeClassifier
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.aggregate import names, public_texts
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, SystemRandomness, VectorSum, exponential_choice
 from langchain_dp.mechanisms.vector_sum import NORM

@@ -28,7 +28,7 @@ from langchain_dp.accounting import (
     calibrate_noisy_max,
     pld,
 )
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.mechanisms import NoisyMax, SystemRandomness
 from langchain_dp.mechanisms._nearest import NearestVector
 from langchain_dp.mechanisms.metric_noise import noise

@@ -27,7 +27,7 @@ from langchain_dp.accounting import (
 )
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.ensemble.answers import AnswerCache
-from langchain_dp.ensemble.prompt_budget import PromptBudget, beginning
+from langchain_dp.ensemble.engine_calls import PromptBudget, beginning
 from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier

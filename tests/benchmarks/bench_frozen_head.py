@@ -186,7 +186,7 @@ def tuned(model: Path, arm: str, seed: int, options: argparse.Namespace) -> dict
     else:
         classifier = _tuned(tuner, train, _key(options, model, arm, seed), options.folder)
         provider, last = classifier.provider, classifier.report.epochs[-1]
-    _, plain = tuner.client.plain_rows(len(test), np.random.default_rng(seed))
+    _, plain = tuner.client.plain.draw(len(test), np.random.default_rng(seed))
     answer = provider.predict(PredictionRequest(test.kind, plain, list(test.inputs)))
     chosen = [list(words)[place] for place in np.array(answer.probabilities).argmax(axis=1)]
     right = sum(one == label for one, label in zip(chosen, test.labels, strict=True))

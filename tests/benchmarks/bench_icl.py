@@ -93,12 +93,12 @@ def main() -> None:
         per_vote, per_plain, per_ten = (statistics.median(times) for times in (votes, plains, tens))
         # Linux counts ru_maxrss in kilobytes, macOS in bytes.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        print(f"model {engine.name}, {engine.n_threads} threads, {engine.members_together} members together")
+        print(f"model {engine.name}, {engine.n_threads} threads, {engine._together} members together")
         print(f"prompt {len(whole[0])} tokens, question {engine.count_tokens(TAIL)} tokens")
         print(f"vote of {len(prompts)}, warm      {per_vote:7.3f} s   {per_vote / per_plain:5.2f} x one plain call")
         print(f"one plain call         {per_plain:7.3f} s   1.00 x")
         print(f"{len(prompts)} plain calls         {per_ten:7.3f} s   {per_ten / per_plain:5.2f} x one plain call")
-        print(f"first vote, cold       {warming:7.3f} s   kept states {engine.cached_bytes / 2**20:.0f} MiB")
+        print(f"first vote, cold       {warming:7.3f} s   kept states {engine._store.bytes / 2**20:.0f} MiB")
         print(f"peak memory            {peak / 2**20:7.0f} MiB")
         settings = {
             "model": engine.name,

@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from langchain_dp.integrations._choice import log_softmax
+from langchain_dp.integrations._engine import log_softmax
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from made import made, so_far
 from sklearn.linear_model import LogisticRegression

@@ -300,7 +300,7 @@ def _release(tuner: RAPTPromptTuner, path: Path, rows: list[dict[str, Any]]) -> 
 
 def _accuracy(provider: Any, tuner: RAPTPromptTuner, examples: PrivatizedExamples, seed: int) -> float:
     assert isinstance(provider, RAPTProvider)
-    _, plain = tuner.client.plain_rows(len(examples), np.random.default_rng(seed))
+    _, plain = tuner.client.plain.draw(len(examples), np.random.default_rng(seed))
     answer = provider.predict(PredictionRequest(examples.kind, plain, list(examples.inputs)))
     chosen = np.array(answer.probabilities).argmax(axis=1)
     truth = np.array([LABELS.index(label) for label in examples.labels])

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, embedded_model_path
-from langchain_dp.integrations.llama_cpp.batches import ALONE
+from langchain_dp.integrations.llama_cpp.evaluate import ALONE
 from langchain_dp.integrations.llama_cpp.model_files import _quantize, prepared_model_path
 from langchain_dp.integrations.llama_cpp.writer import Writer
 from made import keep, made
@@ -149,7 +149,7 @@ def together(path: str, options: argparse.Namespace) -> None:
     ) as engine:
         started = now() - began
         torch.set_num_threads(engine.n_threads)
-        context, batches, slots = engine._context, engine._evaluator.batches, engine._slots
+        context, batches, slots = engine._context, engine._evaluator, engine._slots
         room = context.llama.llama_model_desc(context._model, about := ctypes.create_string_buffer(128), len(about))
         parameters = int(context.llama.llama_model_n_params(context._model))
         rule, count = batches.rule, slots.count
@@ -267,12 +267,12 @@ def main() -> None:
             shares.append({name: clock.total - before[name] for name, clock in clocks.items()})
             written += (max(set(votes) - {None}, key=votes.count),)  # most votes; end tokens too: the work is the same
         warm, whole = statistics.median(steps[1:]), sum(steps)
-        chat = engine._texts.chat()
-        ending = engine._context.tokenize(TAIL) + engine._context.tokenize(chat.after, special=True)
-        opening = engine._context.tokenize(chat.before, special=True) + engine._context.tokenize(HEAD)
+        before, after = engine._context.chat
+        ending = engine._context.tokenize(TAIL) + engine._context.tokenize(after, special=True)
+        opening = engine._context.tokenize(before, special=True) + engine._context.tokenize(HEAD)
         texts = [[*opening, *engine._context.tokenize(one.body), *ending] for one in asked]
         name, threads = engine.name, engine.n_threads
-        together, file_bytes = engine.members_together, os.path.getsize(path)
+        together, file_bytes = engine._together, os.path.getsize(path)
     published = Published(embedded_model_path())
     floor = Floor(published.model)
     first = seconds(lambda: published.step(texts))

@@ -6,6 +6,7 @@ sanitization". Further rounds read the guesses of the round before. The model ne
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -100,7 +101,9 @@ def invert_in_context(
     channel = word_channel(vocabulary, prior, eta, mechanism, draws)
     alone = likeliest(channel, prior, released)
     ends = np.cumsum([len(line) for line in lines])
-    weighed = channel.to_weigh() if isinstance(channel, LaplaceChannel) else channel
+    weighed = copy.copy(channel)
+    if isinstance(weighed, LaplaceChannel):  # the likeliest shape, not that of most hits
+        weighed.slope, weighed.bonus = max(weighed.fits, key=lambda one: one[1])[2]
     attack = _Context(weighed, prior, model, weight, rounds)
     guesses = np.concatenate([attack.guess(line) for line in np.split(released, ends[:-1])])
     without = max(float((guess == true).mean()) for guess in (alone, released))

@@ -172,7 +172,9 @@ def test_what_more_members_do_to_the_clip_is_what_calibration_gives() -> None:
     (figures,) = re.findall(r"from (\d.\d+) with 30 members to (\d.\d+) with 150", page)
     settings = {"labels": {"a": "a", "b": "b"}, "count": 2, "max_new_tokens": 30, "prompts": SynthesisPrompts()}
     found = [
-        SynthesisSettings(**settings, members=members).designed(PrivacyBudget(1.0, 1e-6), 300).noise.clip
+        SynthesisSettings(**settings, members=members)
+        .design(PrivacyBudget(1.0, 1e-6), records=300, rounds=1, texts=2)
+        .noise.clip
         for members in (30, 150)
     ]
     assert found == pytest.approx([float(each) for each in figures], rel=0.005)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from langchain_dp.ensemble.prompt_budget import PromptBudget, beginning
+from langchain_dp.ensemble.engine_calls import PromptBudget, beginning
 from langchain_dp.errors import ModelUnavailable
 
 

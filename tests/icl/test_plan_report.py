@@ -13,7 +13,7 @@ from fakes.voters import VotingChat, VotingEngine, classifier, left, private_exa
 
 from langchain_dp import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting import NoisyMaxEvent, epsilon
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import MostlyNoiseWarning, WeakPromiseWarning
 from langchain_dp.icl.report import majority_survival
 

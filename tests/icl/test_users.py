@@ -8,7 +8,7 @@ import pytest
 from fakes.scorer import WordScorer
 
 from langchain_dp import DPICLClassifier, PrivacyBudget, PrivateRecords
-from langchain_dp.ensemble.scheme import Scheme
+from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.subset_prompts import SubsetPrompts
 from langchain_dp.mechanisms import SystemRandomness

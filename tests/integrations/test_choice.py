@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from audit_tools import lower, upper
 from fakes.next_token import taken
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt

@@ -65,7 +65,7 @@ def test_it_probes_with_public_text_only_and_says_what_it_found(vllm: Completion
     assert "lists 20 tokens after a prompt at most: a text is drawn from these alone" in built.notes[3]
     assert "One at a time: a member with a long record" in built.notes[2]
     assert "saw the private records" in built.notes[0]
-    assert "server's promise" in built.notes[1]
+    assert "The server promises" in built.notes[1]
     assert vllm.url not in repr((built, built.notes, built.name))
     more = engine(vllm, prefix_cache=True, in_flight=7).notes
     assert [note for note in more if note not in built.notes] == [

@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from fakes.tiny_gguf import TinyGGUF
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble, batch_check
-from langchain_dp.integrations.llama_cpp.batches import (
+from langchain_dp.integrations.llama_cpp.context import LlamaContext
+from langchain_dp.integrations.llama_cpp.evaluate import (
     ALONE,
     EIGHTS,
     PAIRS,
-    Batches,
     BatchRule,
+    JointEvaluator,
     fixed_shape,
     sequences_for,
 )
-from langchain_dp.integrations.llama_cpp.context import LlamaContext
 from langchain_dp.integrations.llama_cpp.model_files import _quantize
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
@@ -137,7 +137,7 @@ def test_a_member_has_the_same_bits_alone_and_in_any_company_in_every_file_type(
     engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, tail: str
 ) -> None:
     """If it breaks, with models in the types that people have a vote depends on other members' records."""
-    assert engine.members_together == SLOTS, "else nobody had company"
+    assert engine._together == SLOTS, "else nobody had company"
     assert changed_scores(engine, tail) == []
     assert changed_writing(engine, monkeypatch, tail) == []
 
@@ -148,11 +148,11 @@ def test_k_quants_need_multiples_of_eight_and_the_check_finds_it(
 ) -> None:
     """If it breaks, the check misses that ragged batches change bits, or it gives up where padding helps."""
     with caplog.at_level(logging.INFO, "langchain_dp.integrations.llama_cpp"), built(folder, kind) as engine:
-        assert engine._evaluator.batches.rule.name == EIGHTS.name
+        assert engine._evaluator.rule.name == EIGHTS.name
         assert [PAIRS.name in text for text in caplog.messages if "change each other's" in text] == [True]
         assert [EIGHTS.name in text for text in caplog.messages if "leave each other's" in text] == [True]
         # Planted: the check was of this rule, but the batches are made by the other one.
-        monkeypatch.setattr(engine._evaluator.batches, "rule", PAIRS)
+        monkeypatch.setattr(engine._evaluator, "rule", PAIRS)
         assert changed_scores(engine, TAILS[0]) != []
         assert changed_writing(engine, monkeypatch, TAILS[0]) != []
 
@@ -164,7 +164,7 @@ def test_ragged_batches_are_caught_under_any_rule(
     monkeypatch.setattr(BatchRule, "sequences", lambda self, members, rows: members)
     monkeypatch.setattr(BatchRule, "outputs", lambda self, wanted: wanted)
     with built(folder, "Q4_K_M") as engine:
-        assert (engine.members_together, engine._evaluator.batches.rule.name) == (1, ALONE.name)
+        assert (engine._together, engine._evaluator.rule.name) == (1, ALONE.name)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert changed_scores(engine, TAILS[0]) == []
         assert changed_writing(engine, monkeypatch, TAILS[0]) == []
@@ -174,22 +174,22 @@ def test_logits_that_are_not_padded_are_caught(folder: Path, monkeypatch: pytest
     """If it breaks, the last layer, which computes wanted rows only, is a product of few rows. Planted."""
     monkeypatch.setattr(BatchRule, "outputs", lambda self, wanted: wanted)
     with built(folder, "Q4_K_M") as engine:
-        assert engine._evaluator.batches.rule.name == ALONE.name
+        assert engine._evaluator.rule.name == ALONE.name
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q4_K_M"])
 def test_every_batch_keeps_the_rule_that_was_checked(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """If it breaks, the check says something about batches that the engine does not make."""
-    makers: list[Batches] = []
+    makers: list[JointEvaluator] = []
     checked = batch_check.company_is_harmless
     monkeypatch.setattr(
         batch_check,
         "company_is_harmless",
-        lambda context, evaluator, **sizes: (makers.append(evaluator.batches), checked(context, evaluator, **sizes))[1],
+        lambda context, evaluator, **sizes: (makers.append(evaluator), checked(context, evaluator, **sizes))[1],
     )
     with built(folder, kind) as engine:
-        rule = engine._evaluator.batches.rule
-        assert makers[-1] is engine._evaluator.batches is engine._slots.batches is engine._labels._evaluator.batches
+        rule = engine._evaluator.rule
+        assert makers[-1] is engine._evaluator is engine._slots.evaluator
         batches = noted(engine._context, monkeypatch)
         ask = write(engine, monkeypatch, TAILS[1])
         engine.warm([prompt(i, shots=1 + i % 4) for i in range(SLOTS)])
@@ -252,9 +252,9 @@ def test_empty_sequences_are_padded_first(folder: Path, monkeypatch: pytest.Monk
     with built(folder, "Q4_K_M") as engine:
         batches = noted(engine._context, monkeypatch)
         ends = dict.fromkeys(range(8), 3)
-        found = engine._evaluator.batches._window(8, 8, 1, ends)
+        found = engine._evaluator._window(8, 8, 1, ends)
         assert sorted(found) == list(range(8, 16))
-        assert list(engine._evaluator.batches._window(7, 7, 1, ends)) == list(range(7, 15))
+        assert list(engine._evaluator._window(7, 7, 1, ends)) == list(range(7, 15))
         assert batches == []
 
 
@@ -262,8 +262,8 @@ def test_on_a_gpu_one_fixed_shape_is_checked_and_used(folder: Path, monkeypatch:
     """If it breaks, offloading costs joint evaluation although bits agree, or shapes differ with the company."""
     with built(folder, "Q4_K_M", n_gpu_layers=99) as engine:  # without a GPU llama.cpp takes it and ignores it
         sequences = sequences_for(SLOTS)
-        assert engine._evaluator.batches.rule.name == fixed_shape(sequences).name
-        assert engine.members_together == SLOTS
+        assert engine._evaluator.rule.name == fixed_shape(sequences).name
+        assert engine._together == SLOTS
         batches = noted(engine._context, monkeypatch)
         ask = write(engine, monkeypatch, TAILS[0])
         engine.warm([prompt(i) for i in range(SLOTS)])
@@ -294,7 +294,7 @@ def test_on_a_gpu_whose_bits_change_members_go_one_by_one(
     monkeypatch.setattr(LlamaContext, "decode", noting)
     monkeypatch.setattr(LlamaContext, "outputs", lambda self, count: outputs(self, count) * (1 + lengths[-1] * 1e-4))
     with built(folder, "F16", n_gpu_layers=-1) as engine:
-        assert (engine.members_together, engine._evaluator.batches.rule.name) == (1, ALONE.name)
+        assert (engine._together, engine._evaluator.rule.name) == (1, ALONE.name)
         assert len([record for record in caplog.records if "one at a time" in record.message]) == 1
 
 

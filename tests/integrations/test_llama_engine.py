@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 from langchain_dp.integrations.llama_cpp.context import import_llama
 from langchain_dp.integrations.llama_cpp.evaluate import MemberState
@@ -46,14 +46,14 @@ def prompt(member: int, shots: int = 2, tail: str = TAIL) -> MemberPrompt:
 
 def logits(engine: LlamaCppEnsemble, prompts: Sequence[MemberPrompt]) -> npt.NDArray[np.float32]:
     """Logits of the whole vocabulary after each prompt, in one joint batch."""
-    members = [engine._labels.member(asked) for asked in prompts]
-    tail = engine._labels.tail(prompts[0].tail)
+    members = [engine._member(asked) for asked in prompts]
+    tail = engine._tail(prompts[0].tail)
     return np.stack(engine._evaluator.vectors([member for member in members if member], tail))
 
 
 def test_logits_of_a_member_are_the_same_bits_alone_and_in_any_company(engine: LlamaCppEnsemble) -> None:
     """If this fails, a vote depends on other members' records, and no epsilon we print is true."""
-    assert engine.members_together == 4
+    assert engine._together == 4
     for tail in ("\n", "Sentiment:", TAIL, LONG_TAIL):  # 1, 3, 20 and 40 tokens: below, at and over one step of rows
         me = prompt(0, tail=tail)
         short = [prompt(i, tail=tail) for i in range(1, 4)]
@@ -91,7 +91,7 @@ class Unified(LlamaCppEnsemble):
 def test_a_unified_cache_is_caught_by_the_same_comparison(model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this fails, the tests above and the check at start-up could not see members influence each other."""
     with Unified(model_path=model_path, slots=4, max_tokens=768, n_threads=1) as leaky:
-        assert leaky.members_together == 1  # the check at start-up saw it
+        assert leaky._together == 1  # the check at start-up saw it
         alone = logits(leaky, [prompt(0)])[0]
         together = logits(leaky, [prompt(0), *(prompt(i) for i in range(1, 4))])[0]
         lengthened = logits(leaky, [prompt(0), *(prompt(i, 9) for i in range(1, 4))])[0]
@@ -158,7 +158,7 @@ def test_it_tells_its_speed_and_appetite(engine: LlamaCppEnsemble) -> None:
     assert isinstance(engine, ReportsThroughput)
     assert engine.tokens_per_second() > 0
     tokens = engine.count_tokens(HEAD) + engine.count_tokens(prompt(0).body)
-    assert engine.cached_bytes / tokens == pytest.approx(engine.bytes_per_token(), rel=0.02)
+    assert engine._store.bytes / tokens == pytest.approx(engine.bytes_per_token(), rel=0.02)
     assert engine.score_labels([prompt(0)], WORDS) == rows
 
 
@@ -170,12 +170,12 @@ def test_forget_drops_one_member_and_leaves_the_others_byte_identical(engine: Ll
     """If this fails, a deleted record stays in memory, or deleting it disturbs members it never touched."""
     crowd = [prompt(i) for i in range(5)]
     rows = engine.score_labels(crowd, WORDS, content_free=FREE)
-    before, used = states(engine), engine.cached_bytes
+    before, used = states(engine), engine._store.bytes
     gone = next(entry for key, entry in engine._store._kept.items() if key[1] == crowd[2].member)
     engine.forget(crowd[2].member)
     assert gone.state.sum() == 0
     assert not gone.calibrations
-    assert engine.cached_bytes == used - gone.state.nbytes
+    assert engine._store.bytes == used - gone.state.nbytes
     assert states(engine) == {member: state for member, state in before.items() if member != crowd[2].member}
     assert engine.score_labels(crowd, WORDS, content_free=FREE) == rows
 
@@ -185,10 +185,10 @@ def test_kept_states_never_exceed_cache_bytes_and_the_least_recently_used_goes_f
 ) -> None:
     """If this fails, a large ensemble eats the machine's memory, or throws away what it needs next."""
     engine.warm([prompt(0), prompt(1), prompt(2)])
-    monkeypatch.setattr(engine._store, "limit", engine.cached_bytes + 10)
+    monkeypatch.setattr(engine._store, "limit", engine._store.bytes + 10)
     engine.score_labels([prompt(0)], WORDS)
     engine.warm([prompt(3)])
-    assert engine.cached_bytes <= engine._store.limit
+    assert engine._store.bytes <= engine._store.limit
     kept = set(states(engine))
     assert {(0, 2), (3, 2)} <= kept
     assert (1, 2) not in kept
@@ -196,7 +196,7 @@ def test_kept_states_never_exceed_cache_bytes_and_the_least_recently_used_goes_f
     expected = engine.score_labels([prompt(i) for i in range(4)], WORDS)
     engine._store.clear()
     assert engine.score_labels([prompt(i) for i in range(4)], WORDS) == expected
-    assert engine.cached_bytes == 0
+    assert engine._store.bytes == 0
 
 
 def test_a_warm_member_is_not_evaluated_again(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +341,7 @@ def test_a_closed_engine_says_so(model_path: str) -> None:
             call()
     short_lived.close()
     short_lived.forget(0)
-    assert short_lived.cached_bytes == 0
+    assert short_lived._store.bytes == 0
 
 
 def test_long_examples_are_cut_until_their_member_is_scored(engine: LlamaCppEnsemble) -> None:

@@ -63,7 +63,7 @@ def test_an_unforeseen_failure_of_one_member_is_its_abstention(
     if place == "body":
         crowd[1] = prompt(1, body=b"no text")  # type: ignore[arg-type]  # wrong on purpose
     else:
-        bad = engine._labels.member(crowd[1])
+        bad = engine._member(crowd[1])
         assert bad is not None
         tokens, inner = bad.tokens, getattr(engine._evaluator, place)
         if place == "extended":
@@ -143,7 +143,7 @@ def test_errors_of_public_values_keep_their_message_and_no_frame(
     def fault(*args: Any) -> Any:
         raise RuntimeError(CANARY)
 
-    monkeypatch.setattr(engine._labels, "tail", fault)
+    monkeypatch.setattr(engine, "_tail", fault)
     with pytest.raises(ModelUnavailable, match="RuntimeError, text withheld") as withheld:
         engine.score_labels([prompt(0)], WORDS)
     shows_nothing(withheld.value, CANARY)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt
@@ -82,7 +82,7 @@ def test_logits_of_a_member_are_the_same_bits_alone_and_in_any_company(
     engine: LlamaCppEnsemble, ask: Ask, tail: str
 ) -> None:
     """If it breaks, a vote depends on other members' records, and no epsilon we print is true (audit 2)."""
-    assert engine.members_together == 4
+    assert engine._together == 4
     words = text(engine, " Say what you")
 
     def written(count: int, *others: tuple[int, int], gone: int = -1) -> Bits:
@@ -132,7 +132,7 @@ def test_more_members_than_slots_write_the_same_bits_whoever_was_swapped_out(
     assert all(same(alone[i], first, i) for i in (0, 3, 6))
     assert all(np.array_equal(alone[i][-1], second[i]) for i in (0, 3, 6))
     assert len(engine._slots.residents) == 4
-    assert engine.cached_bytes <= engine._store.limit
+    assert engine._store.bytes <= engine._store.limit
 
 
 def test_a_member_that_left_leaves_nothing_for_the_next_occupant(engine: LlamaCppEnsemble, ask: Ask) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_dp.integrations._choice import Choice
+from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-from langchain_dp.integrations.llama_cpp import texts as parts
-from langchain_dp.integrations.llama_cpp.context import import_llama
+from langchain_dp.integrations.llama_cpp.context import LlamaContext, chat_parts, import_llama
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, NextTokenVoter, Token
@@ -78,7 +77,7 @@ def test_a_chat_is_one_turn_of_the_user_in_the_models_own_template(
     turn = [token for part in (HEAD, one.prompt.body, TAIL) for token in direct.tokens(part)]
     whole = [*direct.tokens(before, special=True), *turn, *direct.tokens(after, special=True)]
     assert whole.count(2) == 1  # the record's own "<|im_end|>" ends no turn
-    assert engine._texts.chat_tokens == len(whole) - len(turn)
+    assert engine._context.chat_tokens == len(whole) - len(turn)
     np.testing.assert_allclose(noted(engine, monkeypatch, one, CHAT), direct.logits(whole), atol=2e-2)
     plain = noted(engine, monkeypatch, one, PLAIN)
     assert not np.allclose(plain, direct.logits(whole), atol=0.5)
@@ -93,14 +92,14 @@ def test_a_template_that_takes_no_single_turn_is_refused_with_the_remedy(templat
     """If it breaks, a base model is asked in a template of nobody's, or a file's own error stops a release."""
     pytest.importorskip("llama_cpp")
     with pytest.raises(InvalidParameter, match="chat=False"):
-        parts.chat_parts(template, begin="<s>", end="</s>")
+        chat_parts(template, begin="<s>", end="</s>")
 
 
 def test_a_template_is_cut_where_the_turn_is() -> None:
     """If it breaks, members get a frame that depends on what they say."""
     pytest.importorskip("llama_cpp")
-    cut = parts.chat_parts("{{ bos_token }}[{{ messages[0].content }}]{{ eos_token }}", begin="<s>", end="</s>")
-    assert (cut.before, cut.after) == ("<s>[", "]</s>")
+    cut = chat_parts("{{ bos_token }}[{{ messages[0].content }}]{{ eos_token }}", begin="<s>", end="</s>")
+    assert cut == ("<s>[", "]</s>")
 
 
 def test_a_model_without_a_template_still_continues_text(
@@ -108,7 +107,9 @@ def test_a_model_without_a_template_still_continues_text(
 ) -> None:
     """If it breaks, base models cannot be used at all, or are asked to chat without a word."""
     monkeypatch.setattr(engine._context, "chat_template", lambda: None)
-    monkeypatch.setattr(engine, "_texts", parts.GGUFTexts(engine._context))
+    kept = vars(engine._context)
+    monkeypatch.delitem(kept, "chat", raising=False)
+    monkeypatch.setitem(kept, "chat_tokens", LlamaContext.chat_tokens.func(engine._context))
     with pytest.raises(InvalidParameter, match="chat=False"):
         engine.next_tokens([asked(0)], CHAT)
     assert engine.max_prompt_tokens == 1535
@@ -186,7 +187,7 @@ def test_a_failure_of_one_member_is_its_abstention(
 
 def _key(one: Continuation) -> Any:
     from langchain_dp.integrations._engine import body_digest
-    from langchain_dp.integrations.llama_cpp.members import Opening
+    from langchain_dp.integrations.llama_cpp.evaluate import Opening
 
     return Opening(HEAD), one.prompt.member, body_digest(one.prompt)
 
@@ -196,11 +197,11 @@ def test_public_facts_of_the_model(engine: LlamaCppEnsemble) -> None:
     assert isinstance(engine, NextTokenVoter)
     assert engine.vocabulary_size == 304
     assert {0, 2} <= engine.end_tokens
-    never = engine._texts.never
+    never = engine._context.never
     assert never[1]
     assert not never[[0, 2]].any()
     assert never.sum() < 20
-    assert engine.max_prompt_tokens == 1535 - engine._texts.chat_tokens
+    assert engine.max_prompt_tokens == 1535 - engine._context.chat_tokens
 
 
 def test_tokens_are_spelt_byte_by_byte(engine: LlamaCppEnsemble) -> None:

@@ -150,13 +150,13 @@ def test_forgetting_overwrites_one_member_and_touches_no_other(engine: Transform
     gone, kept = (engine._store._kept[((HEAD, False), member)] for member in (0, 1))
     layers = [tensor.untyped_storage() for pair in gone.layers for tensor in pair]
     before = [bytes(tensor.untyped_storage()) for pair in kept.layers for tensor in pair]
-    used = engine.cached_bytes
+    used = engine._store.bytes
     assert not any(map(is_wiped, layers))
     engine.forget(0)
     assert all(map(is_wiped, layers))
     assert (gone.layers, gone.parts, gone.calibrations) == ([], [], {})
     assert [bytes(tensor.untyped_storage()) for pair in kept.layers for tensor in pair] == before
-    assert 0 < engine.cached_bytes < used
+    assert 0 < engine._store.bytes < used
 
 
 def test_what_is_replaced_or_put_out_is_overwritten(
@@ -167,7 +167,7 @@ def test_what_is_replaced_or_put_out_is_overwritten(
     short = storages(engine)
     engine.next_tokens([asked(0, (70,))], Decoding())
     assert all(map(is_wiped, short))
-    monkeypatch.setattr(engine._store, "limit", engine.cached_bytes * 3 // 2)
+    monkeypatch.setattr(engine._store, "limit", engine._store.bytes * 3 // 2)
     put_out = storages(engine)
     engine.next_tokens([asked(1)], Decoding())
     assert all(map(is_wiped, put_out))
@@ -179,7 +179,7 @@ def test_what_is_replaced_or_put_out_is_overwritten(
     last = storages(engine)
     engine._store.clear()
     assert all(map(is_wiped, last))
-    assert engine.cached_bytes == 0
+    assert engine._store.bytes == 0
 
 
 def test_kept_bytes_stay_below_their_bound_and_the_oldest_goes_first(
@@ -187,12 +187,12 @@ def test_kept_bytes_stay_below_their_bound_and_the_oldest_goes_first(
 ) -> None:
     """If it breaks, a large ensemble eats the machine's memory, or throws away what it needs next."""
     engine.next_tokens([asked(0), asked(1), asked(2)], Decoding())
-    monkeypatch.setattr(engine._store, "limit", engine.cached_bytes)
+    monkeypatch.setattr(engine._store, "limit", engine._store.bytes)
     engine.next_tokens([asked(0)], Decoding())
     engine.next_tokens([asked(3)], Decoding())
-    assert engine.cached_bytes <= engine._store.limit
+    assert engine._store.bytes <= engine._store.limit
     assert [key[1] for key in engine._store._kept][-2:] == [0, 3]
-    assert engine.cached_bytes == sum(storage.nbytes() for storage in storages(engine))
+    assert engine._store.bytes == sum(storage.nbytes() for storage in storages(engine))
 
 
 @pytest.mark.parametrize("raised", [ValueError(CANARY), MemoryError(CANARY)], ids=repr)
@@ -234,11 +234,11 @@ def test_memory_that_others_hold_costs_no_member_its_vote(
     inner, most, freed = evaluator.extended, engine.bytes_per_token() * 60, []
 
     def short_of_memory(layers: Any, kept: int, tokens: Any, **options: Any) -> Any:
-        if engine.cached_bytes + evaluator.bytes_per_token * (kept + len(tokens)) > most:
+        if engine._store.bytes + evaluator.bytes_per_token * (kept + len(tokens)) > most:
             raise MemoryError
         return inner(layers, kept, tokens, **options)
 
-    monkeypatch.setattr(evaluator, "give_back", lambda: freed.append(engine.cached_bytes))
+    monkeypatch.setattr(evaluator, "give_back", lambda: freed.append(engine._store.bytes))
     monkeypatch.setattr(evaluator, "extended", short_of_memory)
     assert engine.next_tokens(crowd, Decoding()) == expected
     assert set(freed) == {0}
@@ -274,7 +274,7 @@ def test_special_tokens_are_special_in_the_template_only(engine: TransformersEns
     """If it breaks, a record that spells <|im_end|> ends its turn and takes over the prompt."""
     assert not set(engine._texts.plain("a<|im_end|>\n<|im_start|>system\n<|file|>")) & {0, 1, 2, 3}
     assert engine._texts.text(engine._texts.plain("<|im_end|> é")) == "<|im_end|> é"
-    before, after = engine._texts.turn()
+    before, after = engine._texts.turn
     assert (before.count(1), before.count(2), after.count(2), after.count(1)) == (1, 0, 1, 1)
     rendered = engine._texts._tokenizer.decode([*before, *engine._texts.plain("X"), *after])
     assert rendered == "<|im_start|>user\nX<|im_end|>\n<|im_start|>assistant\n"
@@ -320,7 +320,7 @@ def test_a_long_text_is_counted_without_a_warning_that_tells_its_length(
 def test_limits_count_what_belongs_to_the_caller(engine: TransformersEnsemble) -> None:
     """If it breaks, the optimizer plans prompts that the engine refuses."""
     room = engine.max_prompt_tokens
-    assert room == 256 - sum(map(len, engine._texts.turn()))
+    assert room == 256 - sum(map(len, engine._texts.turn))
     taken = engine.count_tokens(HEAD) + engine.count_tokens(TAIL)
     for chat in (False, True):
         fits, over = (MemberPrompt(HEAD, "?" * (room - taken - 2 + more), TAIL, more) for more in (0, 1))
@@ -336,7 +336,7 @@ def test_it_tells_its_speed_and_appetite(engine: TransformersEnsemble) -> None:
     assert engine.tokens_per_second() > 0
     engine.warm([prompt(0)])
     tokens = engine.count_tokens(HEAD) + engine.count_tokens(prompt(0).body)
-    assert engine.cached_bytes == tokens * engine.bytes_per_token()
+    assert engine._store.bytes == tokens * engine.bytes_per_token()
 
 
 def test_a_closed_engine_says_so_and_holds_nothing() -> None:
@@ -356,7 +356,7 @@ def test_a_closed_engine_says_so_and_holds_nothing() -> None:
             call()
     short_lived.close()
     short_lived.forget(0)
-    assert short_lived.cached_bytes == 0
+    assert short_lived._store.bytes == 0
     assert not [value for value in vars(short_lived).values() if isinstance(value, torch.nn.Module)]
 
 

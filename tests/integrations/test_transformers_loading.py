@@ -113,7 +113,7 @@ def test_a_gguf_file_gives_the_model_and_the_tokenizer_it_was_made_of(tmp_path: 
         assert engine._texts.plain(text) == file.tokenizer(text)["input_ids"]
         assert engine._texts.start == [1]
         assert engine.end_tokens == {0, 2}
-        assert engine._texts.turn()[0].count(1) == 1
+        assert engine._texts.turn[0].count(1) == 1
         assert None not in engine.next_tokens(CROWD, Decoding())
 
 

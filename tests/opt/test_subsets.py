@@ -12,8 +12,7 @@ from fakes.next_token import WordEngine
 from fakes.optimizers import examples, optimizer
 
 from langchain_dp import PrivateRecords
-from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
+from langchain_dp.ensemble.subsets import KeyedCoins, Scheme, SubsetSampler
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness, Randomness, SystemRandomness
 from langchain_dp.opt.data import split

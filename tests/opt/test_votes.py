@@ -23,8 +23,7 @@ from fakes.optimizers import (
 from fakes.stops import press_ctrl_c
 
 from langchain_dp import PrivateRecords
-from langchain_dp.ensemble.scheme import Scheme
-from langchain_dp.ensemble.subsets import SubsetSampler
+from langchain_dp.ensemble.subsets import Scheme, SubsetSampler
 from langchain_dp.mechanisms import LimitedDomain, NotPrivateSeededRandomness
 from langchain_dp.opt import OptPrompts
 from langchain_dp.opt.forward import Forward

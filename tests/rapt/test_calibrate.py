@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 from typing import Any
 
@@ -15,11 +16,10 @@ from langchain_dp.attacks import invert_words, unigram_prior
 from langchain_dp.errors import InvalidParameter, MissingExtra
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
-from langchain_dp.rapt import _curves as curves
-from langchain_dp.rapt._curves import ExponentialCurve, LaplaceCurve
-from langchain_dp.rapt.calibrate import english_texts
+from langchain_dp.rapt.calibrate import ExponentialCurve, LaplaceCurve, english_texts
 from langchain_dp.rapt.posterior import ExactInversion, SimulatedInversion
 
+curves = importlib.import_module("langchain_dp.rapt.calibrate")  # the package's `calibrate` is the function
 SMALL = vocabularies.small()
 TEXTS = ["the doctor and the nurse was at the house. the dog, the cat and the bird in the garden of paris!"] * 3
 MECHANISMS = ("laplace", "exponential")

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from langchain_dp import Pseudonymizer
-from langchain_dp.rapt.pseudonyms.masks import WITHHELD
+from langchain_dp.rapt.pseudonyms.runnable import WITHHELD
 from langchain_dp.rapt.pseudonyms.tracing import PseudonymSpanProcessor, PseudonymTracerProvider
 
 ANN = "Ann Smith"

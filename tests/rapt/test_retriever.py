@@ -267,4 +267,4 @@ class TestStandard(RetrieversIntegrationTests):
 
 def test_a_certificate_says_that_the_choice_of_documents_is_not_covered() -> None:
     """If it breaks, an auditor takes an index over raw documents for covered by eta: guesses at words find them."""
-    assert any("its choice is not covered" in note for note in sanitizer().certificate().notes)
+    assert any("compares texts is not covered" in note for note in sanitizer().certificate().notes)

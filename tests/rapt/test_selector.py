@@ -19,7 +19,7 @@ from langchain_core.prompts import (
 
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
 from langchain_dp.rapt.privatize import Policies
-from langchain_dp.rapt.selector import SanitizingExampleSelector
+from langchain_dp.rapt.retriever import SanitizingExampleSelector
 
 RAW = "quetzal"
 EXAMPLES = [

@@ -127,7 +127,7 @@ def test_plain_tokens_are_free_and_privatized_like_texts(mechanism: str) -> None
         ledger = MetricLedger()
         by = tiny.sanitizer(base, eta=eta, mechanism=mechanism, ledger=ledger)
         made = tiny.tuner(base, by, plain=PlainTokens(length=24, vocabulary=20, choice="fresh"))
-        targets, sent = made.client.plain_rows(50, np.random.default_rng(0))
+        targets, sent = made.client.plain.draw(50, np.random.default_rng(0))
         kept = (made.client.plain.candidates[targets] == np.array(sent)).mean()
         # At random a token comes out as itself once in 32 times: 1,200 draws stay below 0.2 but for 1e-9.
         assert low <= kept <= high

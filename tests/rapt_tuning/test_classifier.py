@@ -330,7 +330,7 @@ def test_a_saved_classifier_answers_as_before(family: str, method: str, verbaliz
     assert back.training == made.training
     assert back.labels == made.labels
     assert (
-        back.client.plain_rows(2, np.random.default_rng(0))[1] == made.client.plain_rows(2, np.random.default_rng(0))[1]
+        back.client.plain.draw(2, np.random.default_rng(0))[1] == made.client.plain.draw(2, np.random.default_rng(0))[1]
     )
 
 

@@ -374,10 +374,10 @@ def test_clients_of_one_sanitizer_work_out_the_plain_words_once(monkeypatch: pyt
     base = tiny.backbone()
     near, far = tiny.sanitizer(base, eta=tiny.CLOSE), tiny.sanitizer(base)
     for by in (near, near, far):
-        tiny.tuner(base, by).client.plain_rows(3, np.random.default_rng(0))
+        tiny.tuner(base, by).client.plain.draw(3, np.random.default_rng(0))
     assert made == [tiny.CLOSE, tiny.FAR]
     for size in (5, 6, 5, 7, 5):  # of |T|: those used last are kept, or whoever varies it fills the memory
-        RAPTClient(near, PlainTokens(length=2, vocabulary=size)).plain_rows(3, np.random.default_rng(0))
+        RAPTClient(near, PlainTokens(length=2, vocabulary=size)).plain.draw(3, np.random.default_rng(0))
     assert made[2:] == [tiny.CLOSE] * 3
     before = len(plain_tokens._SHARED)
     del by, near, far

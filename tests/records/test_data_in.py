@@ -634,7 +634,7 @@ def test_texts_without_labels_have_the_one_that_is_named(given: list[Any]) -> No
 
 def test_texts_alone_say_what_they_lack() -> None:
     """If it breaks, whoever has a list of texts, or rows without labels, is not told how to give them."""
-    with pytest.raises(InvalidParameter, match=r"not str\. Of texts without .*PrivateRecords\(texts, label="):
+    with pytest.raises(InvalidParameter, match=r"not str\. For texts without .*PrivateRecords\(texts, label="):
         PrivateRecords(["a note", "another"])
     with pytest.raises(InvalidParameter, match=r"not tuple\. Of pairs make \[dict\(text=text, label=label\)"):
         PrivateRecords([("a note", "note")])  # type: ignore[list-item]

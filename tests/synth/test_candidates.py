@@ -68,22 +68,19 @@ def test_the_model_writes_topics_and_then_texts() -> None:
     """If it breaks, candidates are list markers, headings, or the same text many times."""
     answers = ["1. delivery\n2. billing\n", "- My parcel is late.\n- My parcel is late.\n* Where is it now?\nOK\n"]
     model = FakeListChatModel(responses=[*answers, '"I want my money back."'])
-    found = write_candidates(model, "support tickets", topics=2, per_topic=2)
+    found = write_candidates(model, "support tickets")
     assert found == ["My parcel is late.", "Where is it now?", "I want my money back."]
-    model = FakeListChatModel(responses=["I want a refund.\nMy card was charged."])
-    assert len(write_candidates(model, "support tickets", topics=["money"])) == 2
 
 
 def test_a_model_that_writes_no_list_is_named() -> None:
     """If it breaks, a selection among nothing is paid for."""
     with pytest.raises(ModelUnavailable, match="one per line"):
-        write_candidates(FakeListChatModel(responses=["no"]), "support tickets", topics=1)
+        write_candidates(FakeListChatModel(responses=["no"]), "support tickets")
 
 
 WRONG: dict[str, tuple[Any, str]] = {
     "no task": (lambda: write_candidates(FakeListChatModel(responses=["x"]), " "), "task"),
     "no model": (lambda: write_candidates("gpt", "tickets"), "chat model"),  # type: ignore[arg-type]
-    "no texts per topic": (lambda: write_candidates(FakeListChatModel(responses=["x"]), "a", per_topic=0), "per_topic"),
     "one candidate": (lambda: selected(candidates=["parcel"]), "different candidates"),
     "the same candidate": (lambda: selected(candidates=["parcel", "parcel"]), "different candidates"),
     "a string": (lambda: selected(candidates="parcel"), "different candidates"),

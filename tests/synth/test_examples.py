@@ -20,8 +20,8 @@ from langchain_dp.synth import (
     SyntheticExample,
     SyntheticExamples,
 )
-from langchain_dp.synth.filters import judged
 from langchain_dp.synth.journal import WrittenText
+from langchain_dp.synth.runnable import judged
 
 PAPER = PrivacyCertificate(mechanism="a test", epsilon=3.0, delta=1e-5, neighbors=Neighbors.REPLACE_ONE)
 LABELS = {"delivery": "complaints about late parcels", "billing": "questions about invoices"}

@@ -32,9 +32,9 @@ from langchain_dp.rapt.privatize import Items, TextPrivatizer
 from langchain_dp.rapt.release import COUNTED, REUSED, UNNAMED, FormalReleases, Releases, Unit
 from langchain_dp.rapt.runnable import RAPTSanitizer
 from langchain_dp.rapt.tuning.examples import LABELS_IN_CLEAR, Examples, PrivatizedExamples, RawExamples, checked
-from langchain_dp.rapt.tuning.plain import Ids, PlainSource
+from langchain_dp.rapt.tuning.plain import PlainSource
 from langchain_dp.rapt.tuning.settings import PlainTokens
-from langchain_dp.rapt.tuning.wire import MOST, Kind, Plain, PredictionRequest, PrivatizedText
+from langchain_dp.rapt.tuning.wire import MOST, Kind, PredictionRequest, PrivatizedText
 from langchain_dp.rapt.vocabulary import Vocabulary, table_name
 from langchain_dp.records import Label, check_labels
 from langchain_dp.redact import redact_errors
@@ -155,6 +155,11 @@ class RAPTClient:
         >>> body = request.to_json()  # to be posted to the provider
     """
 
+    eta: float
+    """Loss per unit of distance, in nats. Infinite in clear."""
+    settings: str
+    """Digest of the privatization except eta."""
+
     def __init__(
         self,
         sanitizer: RAPTSanitizer | IdentitySanitizer,
@@ -172,13 +177,17 @@ class RAPTClient:
         self._formal: FormalReleases | None = None
         words: TextPrivatizer | None = None
         if isinstance(sanitizer, IdentitySanitizer):
-            self.vocabulary = sanitizer.vocabulary
+            self.vocabulary, self.table = sanitizer.vocabulary, table_name(sanitizer.vocabulary)
+            self.eta, self.mechanism, self.settings = math.inf, "none", ""
+            self.question_notes: tuple[str, ...] = ()
         else:
             self._formal = formal = sanitizer._releases
             words = formal.words
             engine = TokenEngine(words, self.max_tokens) if kind == "tokens" else words
             self._releases = Releases(engine, formal.ledger, reuse=formal._reuse, chain=str(sanitizer.name))
-            self.vocabulary = words.vocabulary
+            self.vocabulary, self.table = words.vocabulary, words.table
+            self.eta, self.mechanism, self.settings = words.eta, words.mechanism, words.treatment
+            self.question_notes = (AGAIN if formal._reuse else EACH,)
         self.plain = PlainSource(self.vocabulary, plain or PlainTokens(), words, self.kind)
 
     @redact_errors()
@@ -260,31 +269,10 @@ class RAPTClient:
         whole = [self.vocabulary.encode(tokenize.clean(text)) for text in examples.texts]
         return [row[: self.max_tokens] for row in whole], [len(row) > self.max_tokens for row in whole]
 
-    def plain_rows(self, count: int, coins: np.random.Generator) -> tuple[Ids, list[Plain]]:
-        """Draw plain tokens, free: targets, (count, m), and rows."""
-        return self.plain.draw(count, coins)
-
-    @property
-    def table(self) -> str:
-        return table_name(self.vocabulary) if self._formal is None else self._formal.engine.table
-
-    @property
-    def eta(self) -> float:
-        """Loss per unit of distance, in nats. Infinite in clear."""
-        return math.inf if self._formal is None else self._formal.engine.eta
-
-    @property
-    def mechanism(self) -> str:
-        return "none" if self._formal is None else self._formal.engine.mechanism
-
     @property
     def plain_notes(self) -> tuple[str, ...]:
         length = self.plain.settings.length
         return (f"The {length} plain tokens before every text are public. Privatizing them is free.",) * bool(length)
-
-    @property
-    def question_notes(self) -> tuple[str, ...]:
-        return () if self._formal is None else (AGAIN if self._formal._reuse else EACH,)
 
     @property
     def account(self) -> str:
@@ -293,11 +281,6 @@ class RAPTClient:
             return ""
         ledger = self._formal.ledger
         return ledger.digest("account", str(ledger._store.ledger_id)).hex()[:16]
-
-    @property
-    def settings(self) -> str:
-        """Digest of the privatization except eta."""
-        return "" if self._formal is None else self._formal.words.treatment
 
     def certificate(self, notes: Sequence[str] = ()) -> MetricCertificate:
         """Return the promise for queries."""

@@ -160,7 +160,7 @@ class RAPTPromptTuner:
             model=model,
             assembler=self._assembler,
             kind=self.client.kind,
-            plain=self.client.plain_rows,
+            plain=self.client.plain.draw,
             pad=self.backbone.pad,
             device=self._device,
             checkpoint=state,
