@@ -135,6 +135,8 @@ class _Epilog:
         for param in self.params:  # type: ignore[attr-defined]
             param.hidden = param.name in EXPERT and not self.shows_all
         super().format_help(ctx, formatter)  # type: ignore[misc]
+        for param in self.params:  # type: ignore[attr-defined]
+            param.hidden = False  # a shell completes them all
         examples, notes, codes = self.shown.split(NOTES)
         if not self.shows_all:
             notes = f"All options and notes: {ctx.command_path} --help-all\n\n"

@@ -292,7 +292,7 @@ def test_other_rows_go_on_where_the_round_is_given_up(
     data = tmp_path / "train.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows()[:-1]), encoding="utf-8")
     assert main(command()) == 1
-    assert "or give --give-up-round, which loses the rest" in capsys.readouterr().err
+    assert "Or give --give-up-round, which loses the rest" in capsys.readouterr().err
     assert main(command("--give-up-round")) == 0
     assert "2 given up when the run was stopped" in capsys.readouterr().out
 

@@ -31,6 +31,7 @@ def classify(rows: list[dict[str, str]], question: str) -> str | None:
         examples=rows,
         labels=["a", "b"],
         budget=PrivacyBudget(1.0),
+        max_queries=10,
     )
     held: PrivacyCertificate = chain.certificate()
     print(held.epsilon)
@@ -58,7 +59,7 @@ WRONG = [
     ('PrivacyBudget("1.0")', "arg-type"),
     ("PrivacyBudget(1.0, epsilon_total=3)", "call-arg"),
     ("PrivacyLedger(PrivacyBudget(1.0)).refund(1)", "attr-defined"),
-    ('DPICLClassifier(model=3, examples=[], labels=["a"], budget=PrivacyBudget(1.0))', "arg-type"),
+    ('DPICLClassifier(model=3, examples=[], labels=["a"], budget=PrivacyBudget(1.0), max_queries=1)', "arg-type"),
     ('RAPTSanitizer("glove", eta=5.0, media="drop")', "call-arg"),
     ('NoisyMaxEvent(2.0, 0.1, sampling="poisson")', "arg-type"),
     ('number: int = RAPTSanitizer("glove", eta=5.0).sanitize("a text")', "assignment"),
