@@ -43,7 +43,7 @@ PROMPTS = {
     ("trec", "135M"): TREC_PROMPT,
     ("trec", "1.5B"): TREC_PROMPT,
 }
-"""Prompts other than that of the library. The first was the best of eight for its model on 80 training rows."""
+"""Prompts other than that of the library. The first was the best of nine for its model on 80 training rows."""
 MODELS = ("135M", "1.5B")
 RESULTS = Path(__file__).parent / "results" / "side_by_side.jsonl"
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "accuracy.svg"
