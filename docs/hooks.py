@@ -52,27 +52,22 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def help_texts() -> list[str]:
-    """One section a command, as the command line prints it on a terminal of 100 columns."""
-    paths = commands()
-    if not paths:
+    """One section per command, in the order of the help, with all its options."""
+    from langchain_dp.cli import COMMANDS as CLASSES
+
+    leaves = [tuple(command.path.split()) for command in CLASSES]
+    if not leaves:
         log.warning("The command line has no commands.")
-    return [fenced(), *(f"{'#' * (1 + len(path))} {' '.join(path)}\n\n{fenced(*path)}" for path in paths)]
+    found = [fenced("--help")]
+    for path in dict.fromkeys(leaf[:depth] for leaf in leaves for depth in range(1, len(leaf) + 1)):
+        shown = fenced(*path, "--help-all" if path in leaves else "--help")
+        found.append(f"{'#' * (1 + len(path))} {' '.join(path)}\n\n{shown}")
+    return found
 
 
-def fenced(*path: str) -> str:
-    """The help text of a command as a block, with all options."""
-    from langchain_dp.cli import COMMANDS
-
-    leaf = path in [tuple(command.path.split()) for command in COMMANDS]
-    return f"```text\n{printed(*path, '--help-all' if leaf else '--help')}\n```"
-
-
-def commands() -> list[tuple[str, ...]]:
-    """Every command, and every command of one, in the order of the help."""
-    from langchain_dp.cli import COMMANDS
-
-    paths = [tuple(command.path.split()) for command in COMMANDS]
-    return [*dict.fromkeys(path[:depth] for path in paths for depth in range(1, len(path) + 1))]
+def fenced(*arguments: str) -> str:
+    """Output of the command line as a block."""
+    return f"```text\n{printed(*arguments)}\n```"
 
 
 def printed(*arguments: str) -> str:

@@ -110,7 +110,7 @@ def _open_streams() -> None:
 def program() -> TyperGroup:
     names = {"help_option_names": ["-h", "--help"], "allow_extra_args": True}
     settings: dict[str, Any] = {"cls": Group, "context_settings": names, "pretty_exceptions_enable": False}
-    settings["rich_markup_mode"] = None
+    settings |= {"rich_markup_mode": None}  # plain text
     firsts = (re.match(r"(?:.*\\\n)*.*\n", each.examples) for each in COMMANDS if not each.path.startswith("plan "))
     epilogs = epilog("".join(first[0] for first in firsts if first), _NOTES), epilog(plan.EXAMPLES, plan.NOTES)
     whole = typer.Typer(help="Differential privacy for LangChain.", epilog=epilogs[0], callback=_whole, **settings)

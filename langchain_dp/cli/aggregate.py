@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
-from langchain_dp.cli.options import ROWS, FileOptions, LabelOptions, made_with, promised
+from langchain_dp.cli.options import ROWS, FileOptions, LabelOptions, made_with
 from langchain_dp.cli.parser import DONE, positive
 from langchain_dp.cli.runs import check_out, read_off
 from langchain_dp.cli.show import note, print_json
@@ -24,7 +24,7 @@ class ChargedOptions(SpendingOptions):
 
     data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the result and its certificate")
-    epsilon: float = promised(parser=positive, help="share of this release")
+    epsilon: float = Option(parser=positive, help="share of this release")
     user_key: str | None = Option(
         None, metavar="NAME", help="column of the user: then the promise holds for all rows of one user"
     )
@@ -66,7 +66,7 @@ The file holds the prototypes and their certificate, and may be shown to anybody
 DPPrototypeClassifier.load(FILE) answers any number of queries. The same command writes the same file again at no cost.
 --json: {"labels", "certificate", "left"}, with {"accuracy"} under --test; the plan under --plan.
 """
-    name: str = promised("prototypes", help="name of the release in the ledger")
+    name: str = Option("prototypes", help="name of the release in the ledger")
     test: Path | None = Option(None, help="rows to score the classifier on")
     plan: bool = Option(False, "--plan", help="forecast the accuracy, and stop: nothing is spent")
 
@@ -115,7 +115,7 @@ Without --words, the names come from some 200 topics of tickets, mail, news, med
 "name" or "name: description" per line, and must be public.
 --json: the contents of the file, {"names", "descriptions", "margin", "certificate"}, and {"left"}.
 """
-    name: str = promised("label-names", help="name of the release in the ledger")
+    name: str = Option("label-names", help="name of the release in the ledger")
     words: Path | None = Option(None, help="public names to choose from, one a line")
 
     def run(self) -> int:

@@ -16,7 +16,7 @@ from typer import Option
 
 from langchain_dp._util.rounding import bound
 from langchain_dp.cli.demo_prototypes import show_prototypes
-from langchain_dp.cli.options import DeltaOptions, JsonOptions, ModelOptions, of_icl
+from langchain_dp.cli.options import DeltaOptions, JsonOptions, ModelOptions
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.runs import check_folder
 from langchain_dp.cli.show import Score, draw_scores, print_json, score_table
@@ -71,8 +71,8 @@ model. Then: votes, noise and answers, in less than two minutes.
 epsilon is null.
 """
     part: Literal["all", "prototypes", "votes"] = Option("all", help="what to show")
-    epsilon: list[float] | None = of_icl(None, parser=positive, help="default: 1 3 8")
-    picture: Path = of_icl(Path("accuracy_vs_epsilon.png"))
+    epsilon: list[float] | None = Option(None, parser=positive, help="default: 1 3 8")
+    picture: Path = Option(Path("accuracy_vs_epsilon.png"))
 
     @property
     def epsilons(self) -> list[float]:

@@ -18,8 +18,6 @@ from langchain_dp.cli.options import (
     WriterOptions,
     WritingModelOptions,
     made_with,
-    of_run,
-    promised,
 )
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, not_negative, positive
 from langchain_dp.cli.runs import ESTIMATED, check_out, read_off
@@ -76,11 +74,11 @@ Without --shots, --subsets, --prompts, --tokens and --validation they are chosen
     writes_with: ClassVar = (*WriterOptions.writes_with, "temperature", "chat")
     data: Path = Option(help=f"{ROWS}: the private rows")
     out: Path = Option(help="JSON file to write: the prompt and its certificate")
-    epsilon: float = promised(parser=positive, help="share of this run")
-    name: str = promised("dp-opt", help="name of the run in the ledger")
-    seed_not_private: int | None = promised(None, min=0, help="reproducible coins, noise: the result is NOT private")
-    temperature: float | None = of_run(None, parser=not_negative, help="of the votes; 0 is the most probable token")
-    chat: bool | None = of_run(
+    epsilon: float = Option(parser=positive, help="share of this run")
+    name: str = Option("dp-opt", help="name of the run in the ledger")
+    seed_not_private: int | None = Option(None, min=0, help="reproducible coins, noise: the result is NOT private")
+    temperature: float | None = Option(None, parser=not_negative, help="of the votes; 0 is the most probable token")
+    chat: bool | None = Option(
         None, "--chat/--no-chat", help="use the model's chat template (default: where it carries one)"
     )
     test: Path | None = Option(None, help="rows that score the model before and after")

@@ -21,11 +21,7 @@ REPLACEMENT = 0.5
 
 _FITTING = "what fits"
 ROWS = "JSONL of {text, label}, or CSV with a header"
-promised, of_icl, of_task, of_run = (
-    functools.partial(Option, rich_help_panel=panel) for panel in ("promise", "icl", "task", "run")
-)
-
-ledger_at = functools.partial(promised, None, metavar="PLACE")
+ledger_at = functools.partial(Option, None, metavar="PLACE")
 """A str, since Path shortens the slashes of a URL."""
 
 
@@ -139,17 +135,17 @@ class RowOptions(FileOptions):
 class DeltaOptions(Options):
     """Delta."""
 
-    delta: float = promised(1e-05, parser=tiny)
+    delta: float = Option(1e-05, parser=tiny)
 
 
 class ConstantOptions(Options):
     """Neighbors, and constants that add/remove needs, because the number of rows is private."""
 
-    neighbors: Neighboring = promised(
+    neighbors: Neighboring = Option(
         "replace-one", metavar="RELATION", help=f"change of one record: {', '.join(NEIGHBORS)} (blanks it out)"
     )
-    partitions: int | None = promised(None, min=1, help="number of all subsets (required for add-or-remove-one)")
-    sampling_probability: float | None = promised(
+    partitions: int | None = Option(None, min=1, help="number of all subsets (required for add-or-remove-one)")
+    sampling_probability: float | None = Option(
         None, parser=rate, metavar="Q", help="chance that one votes (required for add-or-remove-one)"
     )
 
@@ -173,14 +169,14 @@ class ExampleOptions(FileOptions):
         callback=split_labels,
         help="the public labels (default: those found in --data); one alone for texts without labels",
     )
-    describe: list[str] | None = of_run(
+    describe: list[str] | None = Option(
         None, metavar="LABEL=TEXT", help="public meaning of each label, or a file of `langchain-dp name`"
     )
-    count: int = of_run(64, min=1, help="examples of all labels together, rounded up to as many of each")
-    tokens: int = of_run(40, min=1, help="tokens of one example at most")
-    members: int = of_run(30, min=2, help="members that are expected to take part in one example")
-    temperature: float = of_run(1.0, parser=positive, help="of the words that are drawn")
-    chat: bool = of_run(False, "--chat", help="use the model's chat template")
+    count: int = Option(64, min=1, help="examples of all labels together, rounded up to as many of each")
+    tokens: int = Option(40, min=1, help="tokens of one example at most")
+    members: int = Option(30, min=2, help="members that are expected to take part in one example")
+    temperature: float = Option(1.0, parser=positive, help="of the words that are drawn")
+    chat: bool = Option(False, "--chat", help="use the model's chat template")
 
     def in_options(self, message: str) -> str:
         return super().in_options(message.replace("for all with label=", "for all with --labels"))
@@ -189,15 +185,15 @@ class ExampleOptions(FileOptions):
 class BudgetOptions(ConstantOptions, DeltaOptions):
     """A ledger's promise."""
 
-    epsilon: float = promised(parser=positive, help="the budget")
+    epsilon: float = Option(parser=positive, help="the budget")
 
 
 class VoteOptions(Options):
     """Template and votes."""
 
-    prompt: KnownPrompt = of_icl("plain", help="template")
-    shots: int = of_icl(4, min=1, help="examples of one subset")
-    subsets: int = of_icl(10, min=1, help="expected votes on one answer")
+    prompt: KnownPrompt = Option("plain", help="template")
+    shots: int = Option(4, min=1, help="examples of one subset")
+    subsets: int = Option(10, min=1, help="expected votes on one answer")
 
 
 class WriterOptions(LabelOptions, ConstantOptions):
@@ -213,24 +209,24 @@ class WriterOptions(LabelOptions, ConstantOptions):
     )  # fmt: skip
     """Refused with ``--method choose``."""
 
-    task: KnownTask | None = of_task(None, help="labels, instruction, templates, shots and subsets of a known task")
-    instruction: str | None = of_task(None, help="public initial instruction (default: that of --task)")
-    labels: list[str] | None = of_task(
+    task: KnownTask | None = Option(None, help="labels, instruction, templates, shots and subsets of a known task")
+    instruction: str | None = Option(None, help="public initial instruction (default: that of --task)")
+    labels: list[str] | None = Option(
         None, callback=_two_labels, help="the public labels (default: of --task, or those found in --data)"
     )
-    method: Literal["dp-opt", "choose"] = of_run("dp-opt", help="choose: write nothing, choose among --alternatives")
-    alternatives: Path | None = of_run(
+    method: Literal["dp-opt", "choose"] = Option("dp-opt", help="choose: write nothing, choose among --alternatives")
+    alternatives: Path | None = Option(
         None,
         help="public prompts that may win, too: JSONL of {instruction, words by label}, or a result of this command",
     )
-    shots: int | None = of_run(None, min=1, help=f"examples of one subset (default: {_FITTING})")
-    subsets: int | None = of_run(None, min=1, help=f"expected votes on one answer (default: {_FITTING})")
-    prompts: int | None = of_run(None, min=1, help=f"candidates (default: {_FITTING})")
-    tokens: int | None = of_run(None, min=1, help=f"tokens of one candidate (default: {_FITTING})")
-    effort: Literal["light", "full"] = of_run(
+    shots: int | None = Option(None, min=1, help=f"examples of one subset (default: {_FITTING})")
+    subsets: int | None = Option(None, min=1, help=f"expected votes on one answer (default: {_FITTING})")
+    prompts: int | None = Option(None, min=1, help=f"candidates (default: {_FITTING})")
+    tokens: int | None = Option(None, min=1, help=f"tokens of one candidate (default: {_FITTING})")
+    effort: Literal["light", "full"] = Option(
         "light", help="how much is chosen to fit, where none of these five is given; full takes ten times as long"
     )
-    validation: float | None = of_run(None, parser=share, help=f"share of the rows that select (default: {_FITTING})")
+    validation: float | None = Option(None, parser=share, help=f"share of the rows that select (default: {_FITTING})")
     max_tokens: int | None = Option(None, min=1, help="context of one subset, in tokens (default: the engine's)")
 
     def __post_init__(self) -> None:
@@ -253,7 +249,7 @@ class WriterOptions(LabelOptions, ConstantOptions):
 class TableOptions(Options):
     """Word vectors and target."""
 
-    embeddings: str = promised(
+    embeddings: str = Option(
         "glove",
         "--embeddings",
         "--table",
@@ -261,17 +257,13 @@ class TableOptions(Options):
         metavar="TABLE",
         help="glove, minilm or a path",
     )  # fmt: skip
-    eta: float | None = promised(None, parser=positive, help="loss per unit of distance, in nats")
-    target_replacement: float | None = promised(
+    eta: float | None = Option(None, parser=positive, help="loss per unit of distance, in nats")
+    target_replacement: float | None = Option(
         None, "--replacement", "--target-replacement", parser=share, metavar="P",
         help=f"share of words replaced (default: {REPLACEMENT}); also --target-replacement",
     )  # fmt: skip
-    inversion: float | None = promised(
-        None, parser=share, metavar="P", help="share of words that an attacker may guess"
-    )
-    mechanism: Literal["exponential", "laplace"] = promised(
-        "exponential", metavar="NAME", help="exponential or laplace"
-    )
+    inversion: float | None = Option(None, parser=share, metavar="P", help="share of words that an attacker may guess")
+    mechanism: Literal["exponential", "laplace"] = Option("exponential", metavar="NAME", help="exponential or laplace")
 
     def __post_init__(self) -> None:
         super().__post_init__()

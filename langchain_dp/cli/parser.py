@@ -36,13 +36,13 @@ _IN_CODE = {
 """Python calls in messages, as options."""
 
 
-EXPERT = frozenset(
-    {"allow_remote", "alone", "characters", "chat", "code", "effort", "errors", "give_up_round", "gpu_layers", "host"}
-    | {"interval", "inversion", "length", "max_tokens", "mechanism", "members", "name", "neighbors", "partitions"}
-    | {"port", "prompts", "public_key", "sampling", "sampling_probability", "seed_not_private", "temperature"}
-    | {"title", "tokens", "trust_opaque_model", "validation"}
-)
-"""Only ``--help-all`` shows them."""
+EXPERT = (
+    "allow_remote", "alone", "characters", "chat", "code", "effort", "errors", "give_up_round", "gpu_layers", "host",
+    "interval", "inversion", "length", "max_tokens", "mechanism", "members", "name", "neighbors", "partitions",
+    "port", "prompts", "public_key", "sampling", "sampling_probability", "seed_not_private", "temperature", "title",
+    "tokens", "trust_opaque_model", "validation",
+)  # fmt: skip
+"""Options that only --help-all shows."""
 ORDER = (
     "data", "records", "source", "text_key", "label_key", "user_key", "labels", "task", "instruction", "ask",
     "questions", "chain", "model", "allow_small_model", "epsilon", "delta", "budget", "ledger", "out", "target", "test",
@@ -124,7 +124,7 @@ class Options(abc.ABC):
 
 
 class _Epilog:
-    """Keeps rich from wrapping examples."""
+    """Keeps typer from wrapping examples."""
 
     def __init__(self, *given: Any, epilog: str | None = None, **settings: Any) -> None:
         super().__init__(*given, **settings)

@@ -21,7 +21,6 @@ from langchain_dp.cli.options import (
     TableOptions,
     VoteOptions,
     WriterOptions,
-    promised,
 )
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.runs import read_off
@@ -227,7 +226,7 @@ No model is loaded: tokens are estimated at four characters each; with --data th
 `langchain-dp synthesize --plan` loads the model, and estimates the time. Neighbors replace one row.
 --json: {"epsilon", "delta", "examples", "clip", "members", "sampling_probability", "verdict", ...}.
 """
-    epsilon: float = promised(parser=positive, help="the budget")
+    epsilon: float = Option(parser=positive, help="the budget")
 
     def run(self) -> int:
         from langchain_dp.accounting import PrivacyBudget
@@ -258,7 +257,7 @@ characters each; with --data they come from the private rows. Neighbors replace 
 --json: {"epsilon", "delta", "answers", "clip", "members", "sampling_probability", "verdict", ...}.
 """
     said: ClassVar = {"max_queries": "--queries", "max_new_tokens": "--tokens"}
-    epsilon: float = promised(parser=positive, help="the budget")
+    epsilon: float = Option(parser=positive, help="the budget")
     queries: int = Option(100, min=1, max=10_000, help="answers the noise is made for")
     members: int = Option(30, min=2, help="rows that are expected to take part in one answer")
     tokens: int = Option(50, min=1, help="tokens of one answer at most")

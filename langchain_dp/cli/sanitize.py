@@ -22,7 +22,7 @@ from langchain_dp._util.machine import unbroken
 from langchain_dp._util.rounding import bound
 from langchain_dp._util.whole_files import whole
 from langchain_dp.cli import files
-from langchain_dp.cli.options import TableOptions, ledger_at, promised
+from langchain_dp.cli.options import TableOptions, ledger_at
 from langchain_dp.cli.parser import DONE, FAILED, WrongArguments, positive
 from langchain_dp.cli.runs import ENDS, check_apart, ending
 from langchain_dp.cli.show import note, print_json, progress
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _CHAIN = "langchain-dp sanitize"
 _KINDS = ("numbers", "dates", "urls", "punctuation", "code")
-_CLEAR = "in clear (nothing by default)"
 _EQUAL = (
     "Equal lines are documents of their own: the most that was released of one document does not show that somebody "
     "wrote a line several times.",
@@ -42,7 +41,7 @@ _EQUAL = (
     "that two of them were equal.",
 )
 """Without and with document limits."""
-_treated = functools.partial(Option, "privatize", rich_help_panel=_CLEAR)
+_treated = functools.partial(Option, "privatize")
 
 Treatment = Literal["privatize", "keep", "placeholder"]
 
@@ -77,19 +76,17 @@ themselves go to stdout.
     keep_fields: list[str] | None = Option(None, metavar="NAME", help="fields in clear; all others are dropped")
     errors: Literal["strict", "replace"] = Option("strict", help="of bytes that are not UTF-8")
     ledger: str | None = ledger_at(help="account to charge, made if absent: file or postgresql:// URL")
-    limit: float | None = promised(
+    limit: float | None = Option(
         None, parser=positive, help="limit of the sum of one user's releases, and of one document's"
     )
-    user_field: str | None = promised(None, metavar="NAME", help="field of a row that says whose account is charged")
-    keep: list[str] | None = Option(None, metavar="WORD", rich_help_panel=_CLEAR, help="words that stay")
+    user_field: str | None = Option(None, metavar="NAME", help="field of a row that says whose account is charged")
+    keep: list[str] | None = Option(None, metavar="WORD", help="words that stay")
     numbers: Treatment = _treated(help="numbers, times and amounts")
     dates: Treatment = _treated(help="dates")
     urls: Treatment = _treated(help="addresses of pages and of mail")
     punctuation: Treatment = _treated(help="punctuation marks and symbols")
     code: Treatment = _treated(help="pieces between backticks")
-    length: int | None = Option(
-        None, min=1, rich_help_panel="words", help="release every text with exactly this many tokens"
-    )
+    length: int | None = Option(None, min=1, help="release every text with exactly this many tokens")
     certificate: bool = Option(False, "--certificate", help="print the certificate on stderr at the end")
     json: bool = Option(False, "--json", help="print the certificate as one JSON object")
 

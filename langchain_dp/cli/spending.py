@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Option
 
 from langchain_dp._util.rounding import bound, room
-from langchain_dp.cli.options import JsonOptions, ledger_at, promised
+from langchain_dp.cli.options import JsonOptions, ledger_at
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.runs import check_apart, check_folder
 from langchain_dp.cli.show import note, print_json
@@ -35,7 +36,7 @@ def _total(values: list[float] | None) -> list[float] | None:
 class SpendingOptions(JsonOptions):
     """The ledger to charge."""
 
-    budget: list[float] | None = promised(
+    budget: list[float] | None = Option(
         None, parser=positive, callback=_total, metavar="EPSILON [DELTA]",
         help="total of --data over all commands, fixed with its first one (DELTA: 1e-05, shared as epsilon is)",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from langchain_dp.cli.options import JsonOptions, LabelOptions, promised
+from langchain_dp.cli.options import JsonOptions, LabelOptions
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.runs import check_folder
 from langchain_dp.cli.show import columns, print_json
@@ -66,8 +66,8 @@ It writes DATA.ledger, and a Python script that fits a classifier.
         None, metavar="NAME", help="column of the user: then the promise holds for all rows of one user"
     )
     out: Path | None = Option(None, help="script to write (default: private_DATA.py beside the data)")
-    epsilon: float = promised(1.0, parser=positive, help="share of the classifier")
-    budget: float = promised(3.0, parser=positive, help="total epsilon of all releases from this file")
+    epsilon: float = Option(1.0, parser=positive, help="share of the classifier")
+    budget: float = Option(3.0, parser=positive, help="total epsilon of all releases from this file")
     yes: bool = Option(False, "--yes", "-y", help="do not ask whether columns and numbers may count as public")
 
     def run(self) -> int:

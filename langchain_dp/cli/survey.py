@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from typer import Option
 
 from langchain_dp.cli.aggregate import ChargedOptions, ReleaseOptions
-from langchain_dp.cli.options import ModelOptions, made_with, promised
+from langchain_dp.cli.options import ModelOptions, made_with
 from langchain_dp.cli.parser import DONE
 from langchain_dp.cli.runs import check_out
 from langchain_dp.cli.show import print_json, strict_json
@@ -48,7 +48,7 @@ encoder suits topics. A model is slower, and suits moods and outcomes. Page and 
     reader: str = Option("encoder", metavar="encoder|model", help="what reads the conversations")
     text_key: str = Option("text", metavar="NAME", help="column of the text in --data")
     title: str = Option("Survey", help="heading of the page")
-    name: str = promised("survey", help="name of the release in the ledger")
+    name: str = Option("survey", help="name of the release in the ledger")
     plan: bool = Option(False, "--plan", help="forecast the error bars, and stop: nothing is spent")
 
     def run(self) -> int:
@@ -129,7 +129,7 @@ isolated call. Several chains share one release.
 --json: the contents of the file, {"scores": [{"chain", "accuracy", "low", "high", ...}]}, and {"left"}.
 """
     chain: list[str] = Option(help="a saved classifier, or MODULE:NAME of a chain in Python")
-    name: str = promised("accuracy", help="name of the release in the ledger")
+    name: str = Option("accuracy", help="name of the release in the ledger")
     trust_opaque_model: bool = Option(
         False, "--trust-opaque-model", help="accept chains of your own code: they keep no texts, at your word"
     )

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from langchain_dp._util.rounding import took
-from langchain_dp.cli.options import ROWS, ExampleOptions, WritingModelOptions, made_with, promised
+from langchain_dp.cli.options import ROWS, ExampleOptions, WritingModelOptions, made_with
 from langchain_dp.cli.parser import DONE, INTERRUPTED, WrongArguments, positive
 from langchain_dp.cli.runs import ESTIMATED, check_out, read_off
 from langchain_dp.cli.show import Advance, note, print_json, progress, show
@@ -46,8 +46,8 @@ public: do not take them from the rows. First try --alone, which shows no row to
 """
     out: Path = Option(help="JSONL file to write: certificate and examples")
     data: Path | None = Option(None, help=f"{ROWS}: the private rows (required without --alone)")
-    epsilon: float | None = promised(None, parser=positive, help="share of this run (required without --alone)")
-    name: str = promised("synthesis", help="name of the run in the ledger")
+    epsilon: float | None = Option(None, parser=positive, help="share of this run (required without --alone)")
+    name: str = Option("synthesis", help="name of the run in the ledger")
     max_tokens: int | None = Option(None, min=1, help="context of one row, in tokens (default: the engine's)")
     alone: bool = Option(False, "--alone", help="write with the model alone, at no cost, as a baseline")
     plan: bool = Option(False, "--plan", help="say what it would cost and if it is worth it: no ledger is opened")
