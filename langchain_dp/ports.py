@@ -30,6 +30,9 @@ Any exception of an engine is an abstention, and Ctrl-C does not reach it. An ab
 one, so caches need a lock.
 """
 
+CONTENT_FREE = ("N/A", "", "[MASK]")
+"""Texts for contextual calibration (Zhao et al. 2021)."""
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MemberPrompt:

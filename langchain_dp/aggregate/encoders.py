@@ -154,15 +154,16 @@ MOST_COMPONENTS = 256
 def projection_for(encoder: Embeddings, texts: Sequence[str] | None = None) -> Projection:
     if type(encoder) is StaticEncoder and texts is None:
         return _static_projection()
-    public = encode_publicly(encoder, public_texts() if texts is None else texts)
+    return _projection(encoder, public_texts() if texts is None else texts)
+
+
+def _projection(encoder: Embeddings, texts: Sequence[str]) -> Projection:
+    public = encode_publicly(encoder, texts)
     vocabulary = encoder.vocabulary() if isinstance(encoder, StaticEncoder) else None
     return Projection.of(public, min(MOST_COMPONENTS, public.shape[1]), vocabulary)
 
 
-@functools.cache
-def _static_projection() -> Projection:
-    encoder = StaticEncoder()
-    return Projection.of(encoder.array(public_texts()), MOST_COMPONENTS, encoder.vocabulary())
+_static_projection = functools.cache(lambda: _projection(StaticEncoder(), public_texts()))
 
 
 def encode_privately(encoder: Embeddings, texts: Sequence[str], dimensions: int) -> Iterator[Floats]:

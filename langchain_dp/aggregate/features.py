@@ -35,13 +35,8 @@ class Projection:
         unit = _unit(texts) / _UNIT
         mean = unit.mean(axis=0)
         if vocabulary is None and len(unit) <= unit.shape[1]:
-            # With fewer texts than dimensions, the smaller Gram matrix has the same components.
-            centered = unit - mean
-            _, inner = np.linalg.eigh(centered @ centered.T)
-            components = (centered.T @ inner[:, ::-1][:, : min(k, len(unit) - 1)]).T
-            lengths = np.linalg.norm(components, axis=1, keepdims=True)
-            components = np.divide(components, lengths, out=np.zeros_like(components), where=lengths > 1e-9)
-            return cls(_whole(mean * _UNIT), _whole(components * _UNIT))
+            _, _, components = np.linalg.svd(unit - mean, full_matrices=False)
+            return cls(_whole(mean * _UNIT), _whole(components[: min(k, len(unit) - 1)] * _UNIT))
         _, covariance = _moments(texts)
         if vocabulary is not None:
             mean, spread = _moments(vocabulary)

@@ -12,21 +12,20 @@ from typing import Any, Self
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
-from langchain_core.runnables import Runnable
+from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
 from langchain_dp._util.documents import Form
 from langchain_dp.accounting import ExponentialEvent, Neighbors, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.provenance import MadeWith, released
-from langchain_dp.aggregate.encoders import CheckedEncoder, described, nearest, public_topics
+from langchain_dp.aggregate.encoders import public_topics
+from langchain_dp.aggregate.readers import EncoderReader, Question, Reader, check_choices, reader_for
 from langchain_dp.aggregate.release import DRAWING, Population, Promise, check_encoded, labelled_population
 from langchain_dp.ensemble.reservation import LedgerOrPath
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.mechanisms import Exponential, Randomness
 from langchain_dp.mechanisms.vector_sum import Whole
-from langchain_dp.parsing import parse_label
-from langchain_dp.records import PrivateRecords, check_labels, encodable
+from langchain_dp.records import PrivateRecords, check_labels
 from langchain_dp.records.files import READING
 from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 
@@ -94,10 +93,11 @@ class DPLabelNamer:
     label is drawn by the exponential mechanism.
 
     Args:
-        words: Public names, with or without descriptions, by default :func:`~langchain_dp.aggregate.public_topics`.
-            They must not come from the records. "none of these" is added.
+        words: 2 to 499 public names, with or without descriptions, by default
+            :func:`~langchain_dp.aggregate.public_topics`. They must not come from the records. "none of these" is
+            added.
         encoder: Public encoder, by default :class:`~langchain_dp.aggregate.StaticEncoder`.
-        model: Chat model that names one entry instead, in one isolated call per record. Its operator sees the records.
+        model: Chat model or engine that chooses one entry per record instead. Its operator sees the records.
         trust_opaque_model: Accept your own encoder or model, on your word that it keeps no text.
 
     Formal guarantee:
@@ -119,17 +119,14 @@ class DPLabelNamer:
         words: Iterable[str] | Mapping[str, str] | None = None,
         *,
         encoder: Embeddings | None = None,
-        model: Runnable[Any, Any] | None = None,
+        model: Any = None,
         trust_opaque_model: bool = False,
     ) -> None:
         self._entries = _entries(public_topics() if words is None else words)
-        if encoder is not None and model is not None:
-            raise InvalidParameter("Expected encoder= or model=, not both: one of them reads the records.")
-        self._voter: _EncoderVoter | _ModelVoter
-        if model is not None:
-            self._voter = _ModelVoter(model, self._entries, trust_opaque_model)
-        else:
-            self._voter = _EncoderVoter(encoder, self._entries, trust_opaque_model)
+        self._question = Question("topic", self._entries)
+        self._reader = reader_for(model, encoder, trusted=trust_opaque_model)
+        ranked = isinstance(self._reader, EncoderReader)
+        self._points = max(1, min(_POINTS, len(self._entries) // 4)) if ranked else 1
 
     @validate.reject_unknown_arguments
     @hold_arguments("examples")
@@ -146,29 +143,26 @@ class DPLabelNamer:
     ) -> LabelNames:
         """Release a name per label, with the arguments of :meth:`DPPrototypeClassifier.fit`. Shards need an encoder."""
         given = check_labels(labels)
-        check_encoded(PrivateArgs.of(examples), isinstance(self._voter, _EncoderVoter))
+        check_encoded(PrivateArgs.of(examples), isinstance(self._reader, EncoderReader))
         records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), given), READING)
         promise = Promise.of(budget, ledger, name, not_private_seed, labels, self._entries, made_with=made_with)
         share = promise.share()
-        mechanism = Exponential(ExponentialEvent(weight_for(share)), self._voter.points)
-        self._voter.probe()
+        mechanism = Exponential(ExponentialEvent(weight_for(share)), self._points)
+        self._reader.probe([self._question])
 
         def draw(rng: Randomness) -> list[int]:
             # No frame keeps votes.
             return run_redacted(self._drawn, PrivateArgs(records, given, mechanism, rng), DRAWING)
 
-        settings = {
-            "labels": list(given),
-            "words": [list(entry) for entry in self._entries.items()],
-            "voter": self._voter.name,
-        }
-        places = promise.release_once(mechanism.event, draw, records=records, settings=settings, share=share)
         entries = list(self._entries.items())
+        settings = {"labels": [*given], "words": [[*entry] for entry in entries], "voter": self._reader.name}
+        places = promise.release_once(mechanism.event, draw, records=records, settings=settings, share=share)
+        pure = f"pure: epsilon {share.epsilon:g} holds at delta 0, too"
         certificate = promise.certificate(
             mechanism="names by counts (exponential mechanism)",
-            model=self._voter.name,
+            model=self._reader.name,
             parameters={"lambda": mechanism.event.epsilon, "words": len(entries), "labels": len(given)},
-            notes=[*self._voter.notes, *records.unit_notes(), f"pure: epsilon {share.epsilon:g} holds at delta 0, too"],
+            notes=[*self._reader.notes, *records.unit_notes(), pure],
         )
         chosen = {label: entries[place] for label, place in zip(given, places, strict=True)}
         plain = {label: label if word == NONE_OF_THESE else word for label, (word, _) in chosen.items()}
@@ -177,20 +171,19 @@ class DPLabelNamer:
             for label, (word, about) in chosen.items()
         }
         costs = certificate.as_sources()
-        margin = self.margin(share)
-        return LabelNames(released(plain, costs), released(full, costs), margin, certificate)
+        return LabelNames(released(plain, costs), released(full, costs), self.margin(share), certificate)
 
     def _drawn(self, records: Population, labels: Sequence[str], mechanism: Exponential, rng: Randomness) -> list[int]:
-        counts = records.total(functools.partial(_counts, labels=labels, words=len(self._entries), voter=self._voter))
-        self._voter.probe()
+        voting: dict[str, Any] = {"reader": self._reader, "question": self._question, "points": self._points}
+        counts = records.total(functools.partial(_counts, labels=labels, **voting))
+        self._reader.probe([self._question])
         return _chosen(mechanism, counts.tolist(), rng)
 
     def margin(self, budget: PrivacyBudget) -> int:
         """Return the lead in records with which the right name wins 99 times in 100."""
         if not isinstance(budget, PrivacyBudget):
             raise InvalidParameter(f"Expected budget={budget!r} to be a PrivacyBudget. Give PrivacyBudget(1.0).")
-        others = max(len(self._entries) - 1, 1)
-        return math.ceil(math.log(others / (1 - _SURE)) / weight_for(budget))
+        return math.ceil(math.log((len(self._entries) - 1) / (1 - _SURE)) / weight_for(budget))
 
 
 def weight_for(budget: PrivacyBudget) -> float:
@@ -198,14 +191,22 @@ def weight_for(budget: PrivacyBudget) -> float:
     return budget.epsilon / (2 if budget.neighbors is Neighbors.REPLACE_ONE else 1)
 
 
-def _counts(records: PrivateRecords, labels: Sequence[str], words: int, voter: _EncoderVoter | _ModelVoter) -> Whole:
+def _counts(records: PrivateRecords, labels: Sequence[str], reader: Reader, question: Question, points: int) -> Whole:
     """Return points per label and entry, from each user's oldest record."""
     first = [records.get(group[0]) for group in records.users()]
+    texts = [record["text"] for record in first]
+    with tqdm(total=len(texts), unit="text", desc="names", disable=None, delay=2) as bar:
+        if isinstance(reader, EncoderReader):
+            [ranks] = reader.rank([question], texts, points, bar.update)
+        else:
+            [choices] = reader.choose([question], texts, bar.update)
+            ranks = [[] if choice is None else [choice] for choice in choices]
     place = {label: row for row, label in enumerate(labels)}
-    table = np.zeros((len(labels), words), dtype=np.int64)
-    for record, places in zip(first, voter.votes([record["text"] for record in first]), strict=True):
-        for rank, entry in enumerate(places):
-            table[place[record["label"]], entry] += voter.points - rank
+    last = len(question.described) - 1
+    table = np.zeros((len(labels), last + 1), dtype=np.int64)
+    for record, places in zip(first, ranks, strict=True):
+        for rank, entry in enumerate(places or [last]):
+            table[place[record["label"]], entry] += points - rank
     return table
 
 
@@ -222,57 +223,11 @@ def _chosen(mechanism: Exponential, counts: Sequence[Sequence[int]], rng: Random
 
 
 def _entries(words: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
-    given = dict(words) if isinstance(words, Mapping) else None
-    listed = [] if isinstance(words, str) else list(words if given is None else given)
-    texts = [*listed, *(given or {}).values()]
-    if not all(isinstance(text, str) and encodable(text) for text in texts) or not all(map(str.strip, listed)):
-        raise InvalidParameter("Expected words to be a list of non-empty names, or a mapping from name to description.")
-    folded = [word.strip().casefold() for word in listed]
-    if twice := sorted({word for word in folded if folded.count(word) > 1}):
-        raise InvalidParameter(f"Expected each of words once, but these stand there twice: {twice[:5]}. Remove one.")
-    about = given or dict.fromkeys(listed, "")
-    entries = {word.strip(): about[word].strip() for word in listed if word.strip().casefold() != NONE_OF_THESE}
+    given = words if isinstance(words, (str, Mapping)) else list(words)
+    check_choices("words", given)
+    about = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, "")
+    entries = {word.strip(): text.strip() for word, text in about.items()}
+    last = [entries.pop(word) for word in list(entries) if word.casefold() == NONE_OF_THESE]
     if len(entries) < 2:
         raise InvalidParameter(f"Expected words to hold at least 2 names, not {len(entries)}. Give more.")
-    last = next((about[word] for word in listed if word.strip().casefold() == NONE_OF_THESE), "something else")
-    return {**entries, NONE_OF_THESE: last}
-
-
-class _EncoderVoter:
-    """Ranks nearest entries, in order."""
-
-    def __init__(self, encoder: Embeddings | None, entries: Mapping[str, str], trusted: bool) -> None:
-        self._encoder = CheckedEncoder(encoder, trusted=trusted)
-        self.name, self.notes, self.probe = self._encoder.name, self._encoder.notes, self._encoder.probe
-        self._words = self._encoder.public_vectors(described(entries))
-        self.points = max(1, min(_POINTS, len(entries) // 4))
-
-    def votes(self, texts: Sequence[str]) -> list[list[int]]:
-        last, ranks = len(self._words) - 1, []
-        for rows in self._encoder.private_vectors(texts):
-            places = nearest(rows, self._words, self.points)
-            ranks += [near.tolist() if row.any() else [last] for near, row in zip(places, rows, strict=True)]
-        return ranks
-
-
-class _ModelVoter:
-    """Names one entry per text."""
-
-    points = 1
-
-    def __init__(self, model: Runnable[Any, Any], entries: Mapping[str, str], trusted: bool) -> None:
-        self._words = list(entries)
-        listed = "\n".join(f"- {entry}" for entry in described(entries))
-        self._head = f"Topics:\n{listed}\n\nWhich topic fits this text best? Answer with its name alone.\n\nText: "
-        self._model = IsolatedModel(model, trust_opaque_model=trusted, read=self._read)
-        self.name, self.notes = self._model.name, list(self._model.notes)
-
-    def _read(self, answer: Any) -> int | None:
-        return parse_label(answer, self._words)
-
-    def probe(self) -> None:
-        self._model.probe(f"{self._head}The invoice is wrong.")
-
-    def votes(self, texts: Sequence[str]) -> list[list[int]]:
-        answers = self._model.batch([f"{self._head}{text}" for text in texts])
-        return [[len(self._words) - 1 if place is None else place] for place in answers]
+    return {**entries, NONE_OF_THESE: last[0] if last else "something else"}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import statistics
-from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -18,54 +20,20 @@ _FEWEST, _MOST = 8, 256
 
 @dataclasses.dataclass(frozen=True)
 class _Curve:
-    """Right answers of 100, by records per label over the noise multiplier."""
+    """Right answers of 100 by records per label over the noise multiplier, and without noise."""
 
     task: str
     labels: int
     clean: int
-    accuracy: Mapping[float, int]
+    ratios: list[int]
+    accuracy: list[int]
 
 
-CURVES: tuple[_Curve, ...] = (
-    _Curve(
-        "topics of news",
-        4,
-        85,
-        {1: 25, 5: 48, 9: 59, 17: 71, 27: 75, 36: 79, 45: 79, 67: 82, 90: 83, 142: 84, 180: 85, 268: 85, 719: 85},
-    ),
-    _Curve(
-        "kinds of questions",
-        6,
-        64,
-        {1: 17, 4: 22, 6: 32, 11: 40, 18: 44, 24: 48, 30: 50, 45: 54, 60: 54, 120: 60, 322: 63},
-    ),
-    _Curve("queues of support tickets", 6, 65, {1: 17, 4: 20, 6: 29, 11: 34, 18: 38, 30: 46, 60: 53}),
-    _Curve(
-        "praise or blame of films",
-        2,
-        72,
-        {1: 50, 11: 61, 18: 61, 34: 64, 54: 67, 71: 67, 90: 67, 134: 69, 180: 69, 246: 71, 360: 71, 463: 72, 1242: 73},
-    ),
-    _Curve(
-        "praise or blame of products",
-        2,
-        75,
-        {1: 50, 11: 63, 18: 66, 34: 68, 54: 69, 71: 72, 90: 72, 134: 72, 180: 72, 360: 74, 981: 76},
-    ),
-    _Curve(
-        "good or bad opinion",
-        2,
-        78,
-        {1: 50, 11: 60, 18: 63, 34: 67, 54: 70, 71: 72, 90: 72, 134: 73, 180: 75, 228: 76, 360: 76, 1155: 78},
-    ),
-    _Curve(
-        "disaster or not",
-        2,
-        72,
-        {1: 50, 11: 60, 18: 61, 34: 65, 54: 66, 71: 68, 90: 69, 134: 70, 180: 71, 293: 71, 785: 73},
-    ),
-)
-"""``tests/benchmarks/bench_prototypes.py`` measured them."""
+@functools.cache
+def curves() -> list[_Curve]:
+    """Return the accuracies that ``tests/benchmarks/bench_prototypes.py`` measured on public tasks."""
+    text = resources.files("langchain_dp.aggregate").joinpath("curves.json").read_text(encoding="utf-8")
+    return [_Curve(**fields) for fields in json.loads(text)]
 
 
 def components_for(users: int | None, labels: int, noise_multiplier: float) -> int:
@@ -109,13 +77,11 @@ class PrototypePlan(InNotebooks):
 
     @property
     def _alike(self) -> list[_Curve]:
-        return [curve for curve in CURVES if (curve.labels > 2) == (self.labels > 2)]
+        return [curve for curve in curves() if (curve.labels > 2) == (self.labels > 2)]
 
     def _of(self, curve: _Curve) -> float:
         ratio = self.examples / self.labels / self.noise_multiplier
-        known = sorted(curve.accuracy)
-        found = float(np.interp(np.log(ratio), np.log(known), [curve.accuracy[one] for one in known]))
-        return min(found, curve.clean)
+        return min(float(np.interp(np.log(ratio), np.log(curve.ratios), curve.accuracy)), curve.clean)
 
     @property
     def tasks(self) -> dict[str, tuple[int, int]]:
@@ -135,12 +101,10 @@ class PrototypePlan(InNotebooks):
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
         return {
-            **{name: getattr(self, name) for name in ("examples", "labels", "components", "noise_multiplier")},
-            "budget": self.budget.to_dict(),
-            "right_of_100": self.right_of_100,
+            **vars(self), "budget": self.budget.to_dict(), "right_of_100": self.right_of_100,
             "right_without_noise": self.right_without_noise,
-            "tasks": {task: list(pair) for task, pair in self.tasks.items()},
-        }
+            "tasks": {task: [*pair] for task, pair in self.tasks.items()},
+        }  # fmt: skip
 
     def __str__(self) -> str:
         lines = [

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from langchain_core.runnables import Runnable
 
 from langchain_dp._util import validate
 from langchain_dp.aggregate.features import Floats
+from langchain_dp.aggregate.readers import scorer_of
 from langchain_dp.ensemble.engine_calls import asked_publicly
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.parsing import parse_label
-from langchain_dp.ports import LabelScorer, MemberPrompt
+from langchain_dp.ports import CONTENT_FREE, LabelScorer, MemberPrompt
 from langchain_dp.records import label_words
 
-_CONTENT_FREE = ("N/A", "", "[MASK]")
 _NAMED = 0.8
 """Probability of a named label."""
 # Of six prompts this one was right most often on five public tasks, by a model of 135 million parameters.
@@ -34,12 +33,7 @@ class LabelPrior:
     def __init__(
         self, model: Any, labels: Sequence[str], names: Mapping[str, str], prompt: str | None, weight: float
     ) -> None:
-        if not isinstance(model, (LabelScorer, Runnable)):
-            raise InvalidParameter(
-                f"Expected model={type(model).__name__} to be a chat model, or an engine that scores labels. Pass "
-                "e.g. ChatOpenAI(...) or LlamaCppEnsemble(...)."
-            )
-        self._scorer: LabelScorer | None = model if isinstance(model, LabelScorer) else None
+        self._scorer = scorer_of(model)
         self.model: Any = model
         self._words = label_words(names, labels)
         prompt = prompt or (_CHAT_PROMPT if self._scorer is None else _SCORER_PROMPT)
@@ -62,7 +56,7 @@ class LabelPrior:
     def _score(self, scorer: LabelScorer, text: str) -> list[float]:
         words = [f" {word}" for word in self._words]
         prompt = MemberPrompt(self._head, "", self._tail(text), member="prior")
-        free = [self._tail(blank) for blank in _CONTENT_FREE]
+        free = [self._tail(blank) for blank in CONTENT_FREE]
         [row] = asked_publicly(lambda: scorer.score_labels([prompt], words, content_free=free))
         if row is None:
             raise ModelUnavailable("The model failed on the query. Check the model, or shorten the text.")

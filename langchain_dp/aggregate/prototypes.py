@@ -344,11 +344,8 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         def classify(text: str) -> str:
             return str(self.invoke(text))
 
-        async def aclassify(text: str) -> str:
-            return str(await self.ainvoke(text))
-
         told = description or f"Say which of these labels fits a text: {', '.join(self._given)}."
-        return StructuredTool.from_function(classify, aclassify, name=name, description=told)
+        return StructuredTool.from_function(classify, name=name, description=told)
 
     def parts_that_read(self) -> list[Any]:
         """Return the parts that see a query: encoder and prior's model."""

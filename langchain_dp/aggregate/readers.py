@@ -27,13 +27,12 @@ from langchain_dp.ensemble.engine_calls import (
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.isolation.model import IsolatedModel
 from langchain_dp.parsing import parse_label
-from langchain_dp.ports import LabelScorer, MemberPrompt
+from langchain_dp.ports import CONTENT_FREE, LabelScorer, MemberPrompt
 from langchain_dp.records import encodable
 
 MOST_CHOICES = 500
 NO_ANSWER = "no answer"
 """The choice without a clear answer."""
-_CONTENT_FREE = ("N/A", "", "[MASK]")
 _MOST_CHARS = 20_000
 _AT_ONCE = 64
 _TEXTS_AT_ONCE = 1_000
@@ -69,7 +68,7 @@ class Question:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or not encodable(self.name):
             raise InvalidParameter("Expected the name of a question to be a non-empty str.")
-        _checked_choices(f"choices of {self.name!r}", self.choices)
+        check_choices(f"choices of {self.name!r}", self.choices)
         if not isinstance(self.text, str) or not encodable(self.text):
             raise InvalidParameter(f"Expected the text of {self.name!r} to be a str of valid Unicode.")
         if isinstance(self.below, Mapping):
@@ -78,7 +77,7 @@ class Question:
                     f"Expected below= of {self.name!r} to name its choices, but it names {unknown[:5]}."
                 )
             for choice, finer in self.below.items():
-                _checked_choices(f"choices below {choice!r}", finer)
+                check_choices(f"choices below {choice!r}", finer)
 
     @property
     def described(self) -> dict[str, str]:
@@ -105,7 +104,7 @@ class Question:
         return f"{asked}\n{listed}\nAnswer with one of these only.\n\nText: "
 
 
-def _checked_choices(name: str, choices: object) -> None:
+def check_choices(name: str, choices: object) -> None:
     given = [] if isinstance(choices, str) or not isinstance(choices, (Sequence, Mapping)) else list(choices)
     texts = [*given, *(choices.values() if isinstance(choices, Mapping) else ())]
     if not all(isinstance(text, str) and encodable(text) for text in texts) or not all(map(str.strip, given)):
@@ -149,14 +148,21 @@ class EncoderReader:
     def choose(
         self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
     ) -> list[Choices]:
+        ranked = self.rank(questions, texts, 1, advance)
+        return [[places[0] if places else None for places in ranks] for ranks in ranked]
+
+    def rank(
+        self, questions: Sequence[Question], texts: Sequence[str], count: int, advance: Callable[[int], Any]
+    ) -> list[list[list[int]]]:
+        """Return the ``count`` nearest choices per question and text, none after a failure."""
         tables = [self._encoder.public_vectors(described(question.described)) for question in questions]
-        chosen: list[Choices] = [[] for _ in questions]
+        ranked: list[list[list[int]]] = [[] for _ in questions]
         for rows in self._encoder.private_vectors(texts):
-            for choices, table in zip(chosen, tables, strict=True):
-                places = nearest(rows, table, 1)[:, 0]
-                choices += [int(place) if row.any() else None for place, row in zip(places, rows, strict=True)]
+            for ranks, table in zip(ranked, tables, strict=True):
+                places = nearest(rows, table, count).tolist()
+                ranks += [near if row.any() else [] for near, row in zip(places, rows, strict=True)]
             advance(len(rows) * len(questions))
-        return chosen
+        return ranked
 
 
 class ModelReader:
@@ -173,19 +179,17 @@ class ModelReader:
     def choose(
         self, questions: Sequence[Question], texts: Sequence[str], advance: Callable[[int], Any]
     ) -> list[Choices]:
-        shown = [beginning(text, _MOST_CHARS) for text in texts]
-        return [self._ask(question, shown, advance) for question in questions]
-
-    def _ask(self, question: Question, texts: Sequence[str], advance: Callable[[int], Any]) -> Choices:
-        words, head = list(question.described), question.instruction()
-        read = lambda answer: parse_label(answer, words)  # noqa: E731
-        model = IsolatedModel(self._given, trust_opaque_model=self._trusted, read=read)
-        choices: Choices = []
-        for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            part = texts[start : start + _TEXTS_AT_ONCE]
-            choices += model.batch([f"{head}{text}" for text in part])
-            advance(len(part))
-        return choices
+        chosen: list[Choices] = []
+        for question in questions:
+            read = functools.partial(parse_label, words=list(question.described))
+            model = IsolatedModel(self._given, trust_opaque_model=self._trusted, read=read)
+            head, choices = question.instruction(), []
+            for start in range(0, len(texts), _TEXTS_AT_ONCE):
+                part = texts[start : start + _TEXTS_AT_ONCE]
+                choices += model.batch([f"{head}{beginning(text, _MOST_CHARS)}" for text in part])
+                advance(len(part))
+            chosen.append(choices)
+        return chosen
 
 
 class EngineReader:
@@ -202,7 +206,7 @@ class EngineReader:
 
     def _baseline(self, question: Question) -> Floats:
         words = len(question.described)
-        rows = asked_publicly(lambda: self._scored(question, list(_CONTENT_FREE), "public"))
+        rows = asked_publicly(lambda: self._scored(question, list(CONTENT_FREE), "public"))
         valid = [row for row in rows if row is not None and len(row) == words]
         if not valid or not np.isfinite(valid).all():
             raise ModelUnavailable("The engine does not score the choices of a question about a public text. Check it.")
@@ -249,13 +253,19 @@ def _best(scores: object, baseline: Floats) -> int | None:
 def reader_for(model: Any, encoder: Embeddings | None, *, trusted: bool) -> Reader:
     if model is not None and encoder is not None:
         raise InvalidParameter("Expected encoder= or model=, not both: one of them reads the records.")
+    if model is None:
+        return EncoderReader(encoder, trusted)
+    scorer = scorer_of(model)
+    return ModelReader(model, trusted) if scorer is None else EngineReader(scorer)
+
+
+def scorer_of(model: Any) -> LabelScorer | None:
+    """Return an engine, or None for a chat model."""
     if isinstance(model, LabelScorer):
-        return EngineReader(model)
+        return model
     if isinstance(model, Runnable):
-        return ModelReader(model, trusted)
-    if model is not None:
-        raise InvalidParameter(
-            f"Expected model={type(model).__name__} to be a chat model, or an engine that scores labels. Pass e.g. "
-            "ChatOpenAI(...) or LlamaCppEnsemble(...)."
-        )
-    return EncoderReader(encoder, trusted)
+        return None
+    raise InvalidParameter(
+        f"Expected model={type(model).__name__} to be a chat model, or an engine that scores labels. Pass e.g. "
+        "ChatOpenAI(...) or LlamaCppEnsemble(...)."
+    )

@@ -19,7 +19,7 @@ from langchain_core.runnables.config import run_in_executor
 from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
-from langchain_dp._util.documents import FileForm, Form
+from langchain_dp._util.documents import FileForm
 from langchain_dp._util.reprs import InNotebooks
 from langchain_dp._util.whole_files import write_whole
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate
@@ -135,8 +135,7 @@ class Survey(InNotebooks):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a survey that :meth:`save` wrote, or raise InvalidParameter."""
         form = _SavedSurvey.load(Path(path), FORM)
-        tables = tuple(table.table() for table in form.tables)
-        return cls(tables, form.records, form.unit, PrivacyCertificate.from_dict(form.certificate))
+        return cls(tuple(form.tables), form.records, form.unit, PrivacyCertificate.from_dict(form.certificate))
 
     def to_html(self, path: str | os.PathLike[str], *, title: str = "Survey") -> None:
         """Write one HTML page with plots and the promise, without scripts or network."""
@@ -165,24 +164,8 @@ class Survey(InNotebooks):
         return "\n".join(lines).strip()
 
 
-class _SavedShare(Form):
-    share: float
-    low: float
-    high: float
-
-
-class _SavedTable(Form):
-    question: str
-    shares: dict[str, _SavedShare]
-    below: dict[str, _SavedTable]
-
-    def table(self) -> SurveyTable:
-        shares = {choice: Share(one.share, one.low, one.high) for choice, one in self.shares.items()}
-        return SurveyTable(self.question, shares, {choice: one.table() for choice, one in self.below.items()})
-
-
 class _SavedSurvey(FileForm):
-    tables: list[_SavedTable]
+    tables: list[SurveyTable]
     records: int | None
     unit: str
     certificate: dict[str, Any]
@@ -333,19 +316,12 @@ class DPSurvey:
             rows = zip(self.questions, noisy, below, strict=True)
             return [_cells(question, row) | {"below": cells} for question, row, cells in rows]
 
+        settings = {
+            "questions": described, "reader": self._reader.name, "leaders": self.leaders, "chain": self._chain
+        }  # fmt: skip
         value = promise.release_once(
-            counts.event,
-            draw,
-            first=first,
-            records=records,
-            settings={
-                "questions": described,
-                "reader": self._reader.name,
-                "leaders": self.leaders,
-                "chain": self._chain,
-            },
-            share=share,
-        )
+            counts.event, draw, first=first, records=records, settings=settings, share=share
+        )  # fmt: skip
         certificate = promise.certificate(
             mechanism="noisy counts of answers",
             model=self._reader.name,

@@ -18,6 +18,7 @@ from langchain_dp._util.reprs import MadeOfFields
 from langchain_dp.ensemble.questions import check_template, check_text, variables_of
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl.subset_prompts import SubsetPrompt
+from langchain_dp.ports import CONTENT_FREE
 from langchain_dp.records import TEXT_OR_NUMBER, named_words
 
 
@@ -94,7 +95,7 @@ class ICLPrompt(MadeOfFields):
 
     def content_free(self) -> tuple[str, ...]:
         """Return questions for contextual calibration (Zhao et al. 2021)."""
-        return tuple(self.ask(dict.fromkeys(self.variables, blank)) for blank in ("N/A", "", "[MASK]"))
+        return tuple(self.ask(dict.fromkeys(self.variables, blank)) for blank in CONTENT_FREE)
 
     def messages(self, shots: Sequence[tuple[str, str]], question: str, words: Sequence[str]) -> list[BaseMessage]:
         """Render chat messages, with examples as earlier turns."""

@@ -21,8 +21,8 @@ from langchain_dp.ensemble.engine_calls import (
 )
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.opt.settings import Settings
-from langchain_dp.opt.templates import CONTENT_FREE, OptPrompts
-from langchain_dp.ports import LabelScorer, MemberPrompt, NextTokenVoter
+from langchain_dp.opt.templates import OptPrompts
+from langchain_dp.ports import CONTENT_FREE, LabelScorer, MemberPrompt, NextTokenVoter
 
 _TOGETHER = 64
 

@@ -26,9 +26,6 @@ CUE = "Better instruction:"
 
 NO_ANSWER = "(none)"
 
-CONTENT_FREE = ("N/A", "", "[MASK]")
-"""Texts for contextual calibration (Zhao et al. 2021)."""
-
 
 @dataclasses.dataclass(frozen=True)
 class OptPrompts(MadeOfFields):

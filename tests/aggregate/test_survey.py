@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 
-from langchain_dp import DPSurvey, PrivacyBudget, PrivacyLedger, PrivateRecords, Question
+from langchain_dp import DPLabelNamer, DPSurvey, PrivacyBudget, PrivacyLedger, PrivateRecords, Question
 from langchain_dp.accounting import Neighbors
 from langchain_dp.aggregate import Survey, conversations, survey
 from langchain_dp.aggregate.counts import VOTE, VoteCounts, consistent_shares, half_width
@@ -165,6 +165,9 @@ def test_an_engine_scores_the_choices_beside_texts_without_content() -> None:
     rows = [{"text": f"I like {color} a lot"} for color in ["red"] * 10 + ["blue"] * 30 + ["black"] * 10]
     found = DPSurvey([Question("color", CHOICES)], model=engine).run(rows, budget=MANY)
     assert shares(found, "color") == {"red": 0.2, "green": 0.0, "blue": 0.6, "no answer": 0.2}
+    coded = [row | {"label": "A" if "red" in row["text"] else "B"} for row in rows]
+    named = DPLabelNamer(CHOICES, model=engine).fit(coded, labels=["A", "B"], budget=MANY)
+    assert named.names == {"A": "red", "B": "blue"}
     assert engine.kept == set()
 
 

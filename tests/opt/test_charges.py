@@ -31,8 +31,8 @@ from langchain_dp.ensemble.subsets import SubsetSampler
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, ModelUnavailable
 from langchain_dp.mechanisms import Exponential, LimitedDomain
 from langchain_dp.opt.private import PrivateRuns
-from langchain_dp.opt.templates import CONTENT_FREE
 from langchain_dp.opt.voters import SubsetVotes
+from langchain_dp.ports import CONTENT_FREE
 
 
 @pytest.fixture

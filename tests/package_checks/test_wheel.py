@@ -29,7 +29,7 @@ def sources() -> set[str]:
     found |= {f"langchain_dp/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "integrations").rglob("*.py")}
     samples = {f"langchain_dp/sample/{path.name}" for path in (ROOT / "langchain_dp" / "sample").glob("*.jsonl")}
     assert samples
-    samples |= {f"langchain_dp/aggregate/{name}.txt" for name in ("public_texts", "topics")}
+    samples |= {f"langchain_dp/aggregate/{name}" for name in ("curves.json", "public_texts.txt", "topics.txt")}
     pages = {
         f"langchain_dp/{name}"
         for name in ("aggregate/survey_page.html.j2", "audit/report/page.html.j2", "audit/watch/live.js")
