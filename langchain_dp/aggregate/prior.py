@@ -36,7 +36,8 @@ class LabelPrior:
         self._scorer = scorer_of(model)
         self.model: Any = model
         self._words = label_words(names, labels)
-        prompt = prompt or (_CHAT_PROMPT if self._scorer is None else _SCORER_PROMPT)
+        if prompt is None:
+            prompt = _CHAT_PROMPT if self._scorer is None else _SCORER_PROMPT
         if not isinstance(prompt, str) or prompt.count("{text}") != 1:
             raise InvalidParameter(
                 f"Expected prompt={prompt!r} to hold {{text}} once. {{names}} stands for the names of the labels."

@@ -67,12 +67,10 @@ class WritingModelOptions(ModelOptions):
     allow_small_model: bool = Option(False, "--allow-small-model", help="write with the embedded model")
 
     def check_writer(self) -> None:
-        """Refuse the embedded model unless allowed."""
-        if self.model is None and not self.allow_small_model:
-            raise WrongArguments(
-                "Expected --model, the path of a GGUF, best of 1.5 billion parameters or more. The embedded model has "
-                "135 million, and its texts would waste the budget. Or try the command with --allow-small-model."
-            )
+        """Refuse the embedded model unless allowed, before anything is read."""
+        from langchain_dp.ensemble.text_writer import check_writer
+
+        check_writer(self.model is None, self.allow_small_model)
 
 
 class LabelOptions(Options):

@@ -31,6 +31,7 @@ _IN_CODE = {
     "see released(), and take one": "take one",
     "released() has its texts": "its file has its texts",
     "labels_from_data": "whether --labels are named",
+    "allow_small_model=True": "--allow-small-model",
     "call give_up_round(), which": "give --give-up-round, which",
 }
 """Python calls in messages, as options."""

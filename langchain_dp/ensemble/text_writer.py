@@ -185,12 +185,12 @@ def check_scores(model: object) -> None:
         )
 
 
-def check_writer(model: object, allow_small_model: bool) -> None:
+def check_writer(embedded: bool, allow_small_model: bool) -> None:
     """Refuse to write with the embedded model, whose texts were of no use in any trial, unless it is allowed."""
-    if not allow_small_model and getattr(model, "is_embedded", False):
+    if embedded and not allow_small_model:
         raise InvalidParameter(
             "Expected a model that writes well, but the embedded one has 135 million parameters, and its texts would "
-            "waste the budget. Give model_path= of a GGUF with 1.5 billion or more, or pass allow_small_model=True."
+            "waste the budget. Give model_path= with a GGUF of 1.5 billion or more, or pass allow_small_model=True."
         )
 
 

@@ -111,7 +111,7 @@ class DPPromptOptimizer(PromptRunnable):
         not_private_seed: int | None = None,
     ) -> None:
         checks.check_model(model)
-        check_writer(model, allow_small_model)
+        check_writer(getattr(model, "is_embedded", False), allow_small_model)
         check_promise(budget, ledger, not_private_seed)
         decoding = group("decoding", decoding, Decoding)
         candidate_options = group("candidate_options", candidate_options, CandidateOptions)
@@ -165,11 +165,11 @@ class DPPromptOptimizer(PromptRunnable):
                 f"Expected {both[0]}= to be left out of auto(), which chooses it. Leave it out, or make the optimizer "
                 "by DPPromptOptimizer(...) with all of them."
             )
-        if ledger is not None:
-            ledger = ledger_for(budget, ledger)
-        share = share_of(budget, ledger, name)
         tokens = count_publicly(model, checks.check_instruction(instruction))
         settings["alternatives"] = checks.alternatives(settings.get("alternatives", ()))
+        if ledger is not None:  # last: it may create a file
+            ledger = ledger_for(budget, ledger)
+        share = share_of(budget, ledger, name)
         others = len(settings["alternatives"])
         fitted = fit(examples_count, share, effort=effort, instruction=tokens, alternatives=others)
         optimizer = cls(
@@ -259,6 +259,7 @@ class DPPromptSelector(PromptRunnable):
             BudgetExceeded: The ledger's budget is used up.
         """
         checks.check_model(settings.get("model"))
+        checks.check_instruction(settings.get("instruction"))
         check_promise(budget, ledger, settings.get("not_private_seed"))
         others = checks.alternatives(alternatives)
         if ledger is not None:  # last: it may create a file

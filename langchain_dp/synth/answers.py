@@ -142,7 +142,7 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         del examples  # error reporters read the locals of each frame
         self._costs = costs_of_inputs(prompts, made_with=made_with, budget=budget, ledger=ledger)
         check_scores(model)
-        check_writer(model, allow_small_model)
+        check_writer(getattr(model, "is_embedded", False), allow_small_model)
         self.name, self._name, self._engine = name, name, model
         check_promise(budget, ledger, not_private_seed)
         integer("max_queries", max_queries, at_least=1, at_most=MOST_ROUNDS)

@@ -117,7 +117,7 @@ class DPExampleSynthesizer(RunRunnable):
         not_private_seed: int | None = None,
     ) -> None:
         check_scores(model)
-        check_writer(model, allow_small_model)
+        check_writer(getattr(model, "is_embedded", False), allow_small_model)
         check_promise(budget, ledger, not_private_seed)
         validate.short_text("name", name, at_least=1)
         self.name = name

@@ -125,7 +125,7 @@ def test_the_prompt_is_what_the_model_reads() -> None:
     fused.invoke("a {names} parcel")
     assert seen[0][0] == "One of post, money.\na {names} parcel\nTopic:"
     assert seen[0][1][0] == "N/A\nTopic:"
-    for wrong in ("no text", "{text} {text}", 3):
+    for wrong in ("", "no text", "{text} {text}", 3):
         with pytest.raises(InvalidParameter, match="text"):
             CLASSIFIER.with_prior(WordScorer(), prompt=wrong)  # type: ignore[arg-type]
 

@@ -48,7 +48,7 @@ def main() -> None:
         return
     done = {json.dumps(row["arm"]) for row in so_far(RESULTS)}
     stamp = made()
-    engine = _engine(options.model) if options.model else None
+    engine = _engine(options.model, options.threads) if options.model else None
     for task in options.tasks:
         train, test = _rows(task)
         for arm, examples in _arms(task, train, prompts=engine is not None):
@@ -150,10 +150,10 @@ def _static(examples: Sequence[tuple[str, str]], test: Sequence[dict[str, Any]])
     }
 
 
-def _engine(path: str) -> Any:
+def _engine(path: str, threads: int | None) -> Any:
     from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
-    return LlamaCppEnsemble(model_path=None if path == "embedded" else path)
+    return LlamaCppEnsemble(model_path=None if path == "embedded" else path, n_threads=threads)
 
 
 def _prompted(engine: Any, examples: Sequence[tuple[str, str]], test: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -235,6 +235,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--model", help="GGUF whose prompt holds the examples, or 'embedded'")
     parser.add_argument("--queries", type=int, default=120, help="queries with --model")
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--table", action="store_true", help="print the table of docs/how-to/choose-examples.md")
     return parser.parse_args()
 

@@ -231,11 +231,13 @@ def test_what_cannot_be_chosen_among_is_refused(changes: dict[str, Any], said: s
     assert pickle.loads(pickle.dumps(GOOD)) == GOOD  # of our own
 
 
-def test_a_fitted_choice_with_a_wrong_model_makes_no_ledger(tmp_path: Path) -> None:
-    """If it breaks, a mistyped model leaves a ledger file behind, which holds the next run to its budget."""
-    fitted: dict[str, Any] = {"labels": LABELS, "instruction": INSTRUCTION, "alternatives": OTHERS}
-    with pytest.raises(InvalidParameter, match="model=str to be a local engine"):
-        DPPromptSelector.auto(model="a name", examples_count=40, budget=BUDGET, ledger=tmp_path / "l.db", **fitted)
+@pytest.mark.parametrize("auto", [DPPromptSelector.auto, DPPromptOptimizer.auto])
+@pytest.mark.parametrize("wrong", [{"model": "a name"}, {"instruction": 3}, {"alternatives": [""]}])
+def test_wrong_arguments_make_no_ledger(auto: Any, wrong: Any, tmp_path: Path) -> None:
+    """If it breaks, a typing mistake leaves a ledger file behind, which holds the next run to its budget."""
+    given = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION, "alternatives": OTHERS} | wrong
+    with pytest.raises(InvalidParameter):
+        auto(**given, examples_count=400, budget=BUDGET, ledger=tmp_path / "l.db")
     assert not (tmp_path / "l.db").exists()
 
 
