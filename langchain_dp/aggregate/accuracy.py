@@ -34,6 +34,7 @@ from langchain_dp.redact import PrivateArgs, hold_arguments, run_redacted
 _MOST_CHAINS = 100
 _TEXTS_AT_ONCE = 1_000
 _TEST = "This is a test."
+_Z = NormalDist().inv_cdf((1 + COVERAGE) / 2)
 Record = Mapping[str, Any]
 
 
@@ -62,12 +63,12 @@ class Accuracy(InNotebooks):
     @property
     def low(self) -> float:
         """Lower end of the bar that holds the accuracy on these records in 95 of 100 releases."""
-        return max(0.0, self.accuracy - _z() * self.noise_error)
+        return max(0.0, self.accuracy - _Z * self.noise_error)
 
     @property
     def high(self) -> float:
         """Upper end of that bar."""
-        return min(1.0, self.accuracy + _z() * self.noise_error)
+        return min(1.0, self.accuracy + _Z * self.noise_error)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -81,13 +82,7 @@ class Accuracy(InNotebooks):
         text = f"{self.accuracy:.1%} right ({self.low:.1%} to {self.high:.1%} of these records)"
         if self.sampling_error is None:
             return text
-        return (
-            f"{text}; on others like them plus or minus {_z() * math.hypot(self.noise_error, self.sampling_error):.1%}"
-        )
-
-
-def _z() -> float:
-    return NormalDist().inv_cdf((1 + COVERAGE) / 2)
+        return f"{text}; on others like them plus or minus {_Z * math.hypot(self.noise_error, self.sampling_error):.1%}"
 
 
 @overload
@@ -160,7 +155,8 @@ def private_accuracy(
     records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), names), READING)
     del examples
     scorer = _Scorer(chains, names, input_of, is_right, max_concurrency, trust_opaque_model)
-    promise = Promise.of(budget, ledger, name, not_private_seed, chains, labels, made_with=made_with)
+    model = ", ".join(dict.fromkeys(model.name for model in scorer.models))
+    promise = Promise.of(budget, ledger, name, not_private_seed, chains, labels, model=model, made_with=made_with)
     share = promise.share()
     public = count_is_public(share.neighbors)
     counts = VoteCounts.of(share, votes=len(chains) + (not public), yes_or_no=True)
@@ -174,7 +170,6 @@ def private_accuracy(
     noisy = promise.release_once(counts.event, draw, records=records, settings=settings, share=share, again=certain)
     certificate = promise.certificate(
         mechanism="noisy count of right answers",
-        model=", ".join(dict.fromkeys(model.name for model in scorer.models)),
         parameters={"noise_multiplier": counts.event.noise_multiplier, "chains": len(chains)},
         notes=[*dict.fromkeys(note for model in scorer.models for note in model.notes), *records.unit_notes()],
     )

@@ -145,7 +145,9 @@ class DPLabelNamer:
         given = check_labels(labels)
         check_encoded(PrivateArgs.of(examples), isinstance(self._reader, EncoderReader))
         records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), given), READING)
-        promise = Promise.of(budget, ledger, name, not_private_seed, labels, self._entries, made_with=made_with)
+        promise = Promise.of(
+            budget, ledger, name, not_private_seed, labels, self._entries, model=self._reader.name, made_with=made_with
+        )
         share = promise.share()
         mechanism = Exponential(ExponentialEvent(weight_for(share)), self._points)
         self._reader.probe([self._question])
@@ -160,7 +162,6 @@ class DPLabelNamer:
         pure = f"pure: epsilon {share.epsilon:g} holds at delta 0, too"
         certificate = promise.certificate(
             mechanism="names by counts (exponential mechanism)",
-            model=self._reader.name,
             parameters={"lambda": mechanism.event.epsilon, "words": len(entries), "labels": len(given)},
             notes=[*self._reader.notes, *records.unit_notes(), pure],
         )

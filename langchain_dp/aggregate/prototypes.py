@@ -185,8 +185,9 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         """
         given = given_labels(labels)
         records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), tuple(given)), READING)
-        promise = Promise.of(budget, ledger, name, not_private_seed, labels, texts, made_with=made_with)
         encoder = StaticEncoder() if encoder is None else encoder
+        model = encoder_name(encoder)
+        promise = Promise.of(budget, ledger, name, not_private_seed, labels, texts, model=model, made_with=made_with)
         notes = check_encoder(encoder, trusted=trust_opaque_model)
         fitting = _Fitting(promise, records, tuple(given), encoder)
         basis = projection_for(encoder, None if texts is None else _checked_texts(texts))
@@ -219,7 +220,8 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         """
         labels = tuple(self._given)
         records = run_redacted(labelled_population, PrivateArgs(PrivateArgs.of(examples), labels), READING)
-        promise = Promise.of(budget, ledger, name, not_private_seed, made_with=self._certificate)
+        model = encoder_name(self._encoder)
+        promise = Promise.of(budget, ledger, name, not_private_seed, model=model, made_with=self._certificate)
         notes = check_encoder(self._encoder, trusted=trust_opaque_model)
         probe(self._encoder, len(self._projection.mean))
         fitting = _Fitting(promise, records, labels, self._encoder)
@@ -438,14 +440,14 @@ class _Fitting:
 
     def release(self, projection: Projection, notes: Sequence[str]) -> tuple[Projection, NoisySums, PrivacyCertificate]:
         """Release the sums, with the projection that the ledger keeps, if any."""
-        mechanism, name = VectorSum(self._event, NORM), encoder_name(self._encoder)
+        mechanism = VectorSum(self._event, NORM)
 
         def draw(rng: Randomness) -> dict[str, Any]:
             # No frame keeps the exact sums.
             noisy = run_redacted(lambda: mechanism.release(self._total(projection), rng=rng), PrivateArgs(), DRAWING)
             return {"projection": projection.to_dict(), "sums": _written(noisy)}
 
-        settings = {"labels": list(self._labels), "encoder": name, "components": projection.k}
+        settings = {"labels": list(self._labels), "encoder": self._promise.model, "components": projection.k}
         value = self._promise.release_once(
             self._event, draw, records=self._records, settings=settings, share=self._share
         )
@@ -457,7 +459,6 @@ class _Fitting:
             )
         certificate = self._promise.certificate(
             mechanism="noisy class sums over a public encoder",
-            model=name,
             parameters={"noise_multiplier": self._event.noise_multiplier, "components": projection.k},
             notes=[*notes, *self._records.unit_notes(), "any number of queries: they cost nothing further"],
         )

@@ -13,9 +13,8 @@ from langchain_core.load import dumps
 
 from langchain_dp.accounting import PrivacyBudget, PrivacyCertificate, PrivacyLedger
 from langchain_dp.accounting.budget import warn_weak_promise, weak_promise_reasons
-from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import MadeWith, ReleaseCost, costs_of_inputs
-from langchain_dp.ensemble.reservation import LedgerOrPath, affordable, check_promise, check_same, ledger_for
+from langchain_dp.ensemble.reservation import LedgerOrPath, about_run, affordable, check_promise, check_same, ledger_for
 from langchain_dp.ensemble.runs import (
     RunJournal,
     check_settings,
@@ -60,6 +59,7 @@ class Promise:
     ledger: PrivacyLedger
     budget: PrivacyBudget | None
     name: str
+    model: str
     rng: Randomness
     costs: tuple[ReleaseCost, ...]
 
@@ -71,6 +71,7 @@ class Promise:
         name: str,
         not_private_seed: int | None,
         *public_inputs: Any,
+        model: str,
         made_with: MadeWith,
     ) -> Self:
         """Check arguments, and open the ledger."""
@@ -79,7 +80,7 @@ class Promise:
         rng: Randomness = SystemRandomness()
         if not_private_seed is not None:
             rng = NotPrivateSeededRandomness(not_private_seed)
-        return cls(ledger_for(budget, ledger), budget, name, rng, costs)
+        return cls(ledger_for(budget, ledger), budget, name, model, rng, costs)
 
     def share(self) -> PrivacyBudget:
         """Return the reserved or affordable budget."""
@@ -110,8 +111,8 @@ class Promise:
         is stored before ``draw``, which may show its value to the caller's own code. ``again``: settings identify the
         release, so a stored value may be returned.
         """
-        users = records.count_users() if count_is_public(share.neighbors) else None
-        warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, users))
+        about = about_run(self.model, records, share.neighbors)
+        warn_weak_promise(weak_promise_reasons(share.epsilon, share.delta, about.get("records", about.get("users"))))
         with run_lock(self.ledger, self.name):
             plan = self.ledger.plan(self.name)
             if plan is None:
@@ -119,8 +120,9 @@ class Promise:
                 data, masked_key = _digest(records, key), masked(self.ledger, key)
                 journal = ReleaseJournal(settings=dict(settings), key=key, masked_key=masked_key, data=data)
                 plan = self.ledger.reserve(
-                    [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
-                )
+                    [(event, 1)], name=self.name, epsilon=share.epsilon, delta=share.delta, settings=about,
+                    journal=journal.text(),
+                )  # fmt: skip
             if self.rng.private:
                 note_ledger(records, self.ledger)
             journal = ReleaseJournal.load(self.ledger, plan)
@@ -146,14 +148,14 @@ class Promise:
             return journal.value
 
     def certificate(
-        self, *, mechanism: str, model: str, parameters: Mapping[str, float | int | str], notes: Sequence[str] = ()
+        self, *, mechanism: str, parameters: Mapping[str, float | int | str], notes: Sequence[str] = ()
     ) -> PrivacyCertificate:
         """Include the costs of inputs."""
         plan = self.ledger.plan(self.name)
         assert plan is not None  # release_once reserved it
         found = plan.certificate(
             mechanism=mechanism,
-            model=model,
+            model=self.model,
             parameters=parameters,
             notes=notes,
             private=self.rng.private,

@@ -300,7 +300,8 @@ class DPSurvey:
         records = run_redacted(_population, PrivateArgs(PrivateArgs.of(conversations), read, user_key), READING)
         del conversations
         described = [question.to_dict() for question in self.questions]
-        promise = Promise.of(budget, ledger, name, not_private_seed, described, made_with=made_with)
+        model = self._reader.name
+        promise = Promise.of(budget, ledger, name, not_private_seed, described, model=model, made_with=made_with)
         share = promise.share()
         counts = self._counts(share)
         self._reader.probe(self.questions)
@@ -317,14 +318,13 @@ class DPSurvey:
             return [_cells(question, row) | {"below": cells} for question, row, cells in rows]
 
         settings = {
-            "questions": described, "reader": self._reader.name, "leaders": self.leaders, "chain": self._chain
+            "questions": described, "reader": model, "leaders": self.leaders, "chain": self._chain
         }  # fmt: skip
         value = promise.release_once(
             counts.event, draw, first=first, records=records, settings=settings, share=share
         )  # fmt: skip
         certificate = promise.certificate(
             mechanism="noisy counts of answers",
-            model=self._reader.name,
             parameters={"noise_multiplier": counts.event.noise_multiplier, "tables": counts.votes},
             notes=[*self._reader.notes, *records.unit_notes()],
         )

@@ -115,7 +115,7 @@ def _icl_of_number(options: PlanICL, settings: dict[str, Any]) -> ICLPlanReport:
     words = label_words(prompt.words, labels)
     fields = {name: "x" * options.characters if name == "text" else "" for name in prompt.variables}
     return report(
-        reserve(**settings, ledger=None, name="plan", records=records),
+        reserve(**settings, ledger=None, name="plan", about=lambda _: {}, records=records),
         labels=len(labels),
         records=records,
         head=prompt.head(),

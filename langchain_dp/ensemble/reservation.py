@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from langchain_dp.accounting import LedgerPlan, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting import LedgerPlan, Neighbors, PrivacyBudget, PrivacyLedger
+from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.ledger import SHARES
 from langchain_dp.ensemble.subsets import Scheme
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PlanError
@@ -23,6 +24,12 @@ class Reservation:
     plan: LedgerPlan
     scheme: Scheme
     budget: PrivacyBudget
+
+
+def about_run(model: str, records: Any, neighbors: Neighbors) -> dict[str, Any]:
+    """Return what reports say of a plan: its model, and the number of records, or of users, if that is public."""
+    unit = "records" if getattr(records, "user_key", None) is None else "users"
+    return {"model": model, **({unit: records.count_users()} if count_is_public(neighbors) else {})}
 
 
 R = TypeVar("R")

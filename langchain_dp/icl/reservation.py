@@ -10,6 +10,7 @@ from langchain_dp._util import validate
 from langchain_dp._util.callers import warn_caller
 from langchain_dp.accounting import (
     LedgerPlan,
+    Neighbors,
     NoisyMaxEvent,
     PrivacyBudget,
     PrivacyCertificate,
@@ -69,6 +70,7 @@ def reserve(
     name: str,
     max_queries: int,
     sampling: SamplingOptions,
+    about: Callable[[Neighbors], Mapping[str, Any]],
     records: int,
     shots: int,
     subsets: int,
@@ -105,7 +107,7 @@ def reserve(
         before(scheme, event, max_queries)
         plan = ledger.reserve(
             [(event, max_queries)], name=name, epsilon=share.epsilon, delta=share.delta,
-            settings={**settings, "groups": scheme.groups}, quotas=quotas,
+            settings={**settings, "groups": scheme.groups, **about(neighbors)}, quotas=quotas,
         )  # fmt: skip
         return AnswerReservation(plan, scheme, share, event, max_queries, settings, weak)
 

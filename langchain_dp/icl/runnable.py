@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, NoReturn, Self
@@ -21,7 +22,7 @@ from langchain_dp.accounting.pld import MOST_COUNTS
 from langchain_dp.accounting.provenance import MadeWith, costs_of_inputs
 from langchain_dp.ensemble.answers import KEPT
 from langchain_dp.ensemble.questions import ChecksBatches, Question, question_texts, user_of, user_specs
-from langchain_dp.ensemble.reservation import LedgerOrPath, check_promise, ledger_for
+from langchain_dp.ensemble.reservation import LedgerOrPath, about_run, check_promise, ledger_for
 from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.ensemble.subsets import SamplingOptions, Scheme, sampling_from
 from langchain_dp.ensemble.tools import ExitBehavior, private_tool
@@ -172,7 +173,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             name=name,
             max_queries=max_queries,
             sampling=sampling,
-            records=len(self._records.users()),
+            about=functools.partial(about_run, self._voter.name, self._records),
+            records=self._records.count_users(),
             shots=shots,
             subsets=subsets,
             replicas=replicas,
@@ -406,7 +408,7 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
         return report(
             self._reservation,
             labels=len(self.labels),
-            records=len(self._records.users()),
+            records=self._records.count_users(),
             head=self.prompt.head(),
             shot=self._subset_prompts.average_shot(),
             count_tokens=self._voter.count_tokens,
@@ -506,7 +508,8 @@ class DPICLClassifier(FromDataFrame, ChecksBatches, Runnable[Question, Label], G
             name=name or self._reservation.plan.name,
             max_queries=self._reservation.max_queries if max_queries is None else max_queries,
             sampling=SamplingOptions(scheme.sampling, partitions, scheme.sampling_probability),
-            records=len(self._records.users()),
+            about=functools.partial(about_run, self._voter.name, self._records),
+            records=self._records.count_users(),
             shots=1,
             subsets=scheme.groups,
             settings=self._reservation.settings,

@@ -22,7 +22,7 @@ from langchain_dp.accounting.budget import (
 )
 from langchain_dp.accounting.events import count_is_public
 from langchain_dp.accounting.provenance import ReleaseCost
-from langchain_dp.ensemble.reservation import affordable
+from langchain_dp.ensemble.reservation import about_run, affordable
 from langchain_dp.ensemble.runs import (
     CANCELLED,
     Halted,
@@ -130,7 +130,7 @@ class PrivateRuns(PrivateRun):
             for choice in dict.fromkeys(reversed(choices(self._settings, []))):  # the initial one first
                 self._forward.check(choice.instruction, choice.words)
         scheme = self._scheme(journal)
-        self._reservation = reservation = self._reserved(journal, scheme, len(records))
+        self._reservation = reservation = self._reserved(journal, scheme, len(records), records)
         self._journal = journal
         if self._rng.private:
             note_ledger(records, self._ledger)
@@ -191,9 +191,12 @@ class PrivateRuns(PrivateRun):
         training, validation = ([name for name in part if name in seen] for part in self._split[1:])
         return Data(records, training, validation)
 
-    def _reserved(self, journal: Journal, scheme: Scheme, records: int) -> PromptReservation:
+    def _reserved(
+        self, journal: Journal, scheme: Scheme, records: int, data: PrivateRecords | None = None
+    ) -> PromptReservation:
         reservation = reserve(
             self._ledger, self._budget, self._settings, scheme, name=self._name, journal=journal.text(),
+            about={} if data is None else about_run(self._engine.name, data, self.neighbors),
             check=lambda token, share: self.check_reachable(token, share, scheme, records, warn=True),
         )  # fmt: skip
         plan = reservation.plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
@@ -68,6 +68,7 @@ def reserve(
     *,
     name: str,
     journal: str,
+    about: Mapping[str, str | int],
     check: Callable[[LimitedDomainEvent | None, PrivacyBudget], None],
 ) -> PromptReservation:
     """Reserve or resume. ``check`` refuses useless noise first."""
@@ -78,7 +79,9 @@ def reserve(
         check(token, share)
         events = [(PartEvent(TRAINING, token), settings.calls)] if token is not None else []
         events.append((PartEvent(VALIDATION, selection), 1))
-        plan = ledger.reserve(events, name=name, epsilon=share.epsilon, delta=share.delta, journal=journal)
+        plan = ledger.reserve(
+            events, name=name, epsilon=share.epsilon, delta=share.delta, settings=about, journal=journal
+        )
         return PromptReservation(plan, scheme, share, token, selection, settings.calls)
 
     def resumed(plan: LedgerPlan) -> PromptReservation:

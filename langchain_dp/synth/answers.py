@@ -34,6 +34,7 @@ from langchain_dp.ensemble.engine_calls import (
 from langchain_dp.ensemble.questions import ChecksBatches, Question, user_of, user_specs, variables_of
 from langchain_dp.ensemble.reservation import (
     LedgerOrPath,
+    about_run,
     affordable,
     check_promise,
     check_same,
@@ -190,7 +191,8 @@ class DPAnswerGenerator(FromDataFrame, ChecksBatches, Runnable[Question, str]):
         settings = self._settings
         design = settings.design(share, records=len(self._records), rounds=max_queries)
         kept = {
-            "members": settings.members, "temperature": float(settings.temperature), "candidates": settings.candidates
+            "members": settings.members, "temperature": float(settings.temperature), "candidates": settings.candidates,
+            **about_run(self._engine.name, self._records, self._ledger.budget.neighbors),
         }  # fmt: skip
         plan = self._ledger.reserve(
             [(design.noise.event, max_queries)], name=self._name, epsilon=share.epsilon, delta=share.delta,

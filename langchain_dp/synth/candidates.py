@@ -149,7 +149,10 @@ class DPExampleSelector:
         """
         given = tuple(given_labels(labels))
         records = run_redacted(labelled_records, PrivateArgs(PrivateArgs.of(examples), given), READING)
-        promise = Promise.of(budget, ledger, name, not_private_seed, labels, self.candidates, made_with=made_with)
+        promise = Promise.of(
+            budget, ledger, name, not_private_seed, labels, self.candidates, model=self._encoder.name,
+            made_with=made_with,
+        )  # fmt: skip
         share = promise.share()
         counts = VoteCounts.of(share, votes=1)
         self._encoder.probe()
@@ -164,7 +167,6 @@ class DPExampleSelector:
         noisy = promise.release_once(counts.event, draw, records=records, settings=settings, share=share)
         certificate = promise.certificate(
             mechanism="noisy votes for public candidates",
-            model=self._encoder.name,
             parameters={"noise_multiplier": counts.event.noise_multiplier, "candidates": len(self.candidates)},
             notes=[*self._encoder.notes, *records.unit_notes(), "no model sees a record"],
         )

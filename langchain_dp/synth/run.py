@@ -11,7 +11,7 @@ from typing import Any
 from langchain_dp.accounting import ClippedSumRoundEvent, LedgerPlan, PrivacyBudget, PrivacyCertificate
 from langchain_dp.accounting.budget import warn_small_clip, warn_weak_promise
 from langchain_dp.ensemble.engine_calls import LEAST, PromptBudget, count_publicly, forget_members, opaque
-from langchain_dp.ensemble.reservation import affordable, check_same
+from langchain_dp.ensemble.reservation import about_run, affordable, check_same
 from langchain_dp.ensemble.runs import CANCELLED, Halted, PrivateRun, check_settings, run_lock
 from langchain_dp.ensemble.splits import note_ledger
 from langchain_dp.ensemble.subsets import KeyedCoins
@@ -101,8 +101,9 @@ class SynthesisRuns(PrivateRun):
         journal = SynthesisJournal(**self._new_journal(records), design=dataclasses.asdict(design))
         events = [(design.noise.event, design.rounds)]
         return self._ledger.reserve(
-            events, name=self._name, epsilon=share.epsilon, delta=share.delta, journal=journal.text()
-        )
+            events, name=self._name, epsilon=share.epsilon, delta=share.delta, journal=journal.text(),
+            settings=about_run(self._engine.name, records, self.neighbors),
+        )  # fmt: skip
 
     def _check_data(self, opened: _Opened, records: PrivateRecords) -> None:
         """Refuse other records for a complete run or begun round."""

@@ -15,8 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from fakes.encoders import fitted
+from fakes.encoders import rows as words
+from fakes.optimizers import examples, optimizer
+from fakes.synthesizers import generator, synthesizer
+from fakes.synthesizers import rows as people
+from langchain_core.language_models import FakeListChatModel
 
-from langchain_dp import Pseudonymizer
+from langchain_dp import DPICLClassifier, Pseudonymizer
 from langchain_dp._util.rounding import rounded_up
 from langchain_dp.accounting import (
     ClippedSumRoundEvent,
@@ -36,12 +42,15 @@ from langchain_dp.accounting._account import Account
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.attacks import infer_membership
 from langchain_dp.audit.report import names, report
+from langchain_dp.audit.report.contents import report_on
 from langchain_dp.audit.report.names import label, meaning
 from langchain_dp.audit.report.page import page
 from langchain_dp.audit.report.results import ReportedAttack, reported_pseudonyms, rows_of, summed_pseudonyms
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.icl import SamplingOptions
 from langchain_dp.mechanisms.clipped_sum import GRID, ClippedSum
 from langchain_dp.rapt.pseudonyms import PatternEntities, PseudonymReport
+from langchain_dp.records import PrivateRecords
 
 SECRET = "Zebedee Quillfeather was treated for gout"
 SCRIPT = "<script>alert(1)</script>"
@@ -63,6 +72,39 @@ def test_a_ledger_is_told_as_it_is(ledger: Path) -> None:
     assert "number of records is public" in found.neighbors
     assert found.curve[-1][1] == pytest.approx(found.spent[0])
     assert [value for _, value in found.curve] == sorted(value for _, value in found.curve)
+
+
+@pytest.mark.parametrize("neighbors", [Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE])
+def test_every_plan_names_its_model_and_its_records(neighbors: Neighbors) -> None:
+    """If it breaks, an auditor cannot tell who saw how many records, or a private number of them is shown."""
+    ledger, public = PrivacyLedger(PrivacyBudget(300.0, 0.2, neighbors)), neighbors is Neighbors.REPLACE_ONE
+    fitted(ledger=ledger, budget=PrivacyBudget(8.0, 1e-6, neighbors), components=4)
+    customers = PrivateRecords(words(), user_key="customer")
+    fitted(customers, ledger=ledger, budget=PrivacyBudget(8.0, 1e-6, neighbors), components=4, name="by customer")
+    optimizer(ledger=ledger, budget=PrivacyBudget(200.0, 0.1, neighbors)).invoke(examples())
+    synthesizer(
+        ledger=ledger, budget=PrivacyBudget(4.0, 1e-6, neighbors), sampling_probability=None if public else 0.1
+    ).invoke(people())
+    generator(ledger=ledger, budget=PrivacyBudget(2.0, 1e-6, neighbors), sampling_probability=None if public else 0.4)
+    rows = [{"text": f"sun {place}", "label": "AB"[place % 2]} for place in range(60)]
+    DPICLClassifier(
+        model=FakeListChatModel(responses=["A"]), examples=rows, labels=["A", "B"], ledger=ledger,
+        budget=PrivacyBudget(2.0, 1e-6, neighbors), max_queries=3, subsets=5,
+        sampling=SamplingOptions(*([] if public else ["fixed", 5, 1.0])),
+    )  # fmt: skip
+    told = [
+        ("WordEncoder", "200 records"),
+        ("WordEncoder", "100 users, all records of one protected together"),
+        ("word-engine-1", "40 records"),
+        ("words", "120 records"),
+        ("words", "100 records"),
+        ("FakeListChatModel", "60 records"),
+    ]
+    plans = report_on(ledger).plans
+    assert [(plan.model, plan.records) for plan in plans] == [(model, count if public else "") for model, count in told]
+    shown = page(report_on(ledger))
+    assert "model WordEncoder" in shown
+    assert ("200 records" in shown) == public
 
 
 def test_a_metric_ledger_is_told_as_it_is(metric: Path) -> None:
@@ -99,7 +141,7 @@ def test_no_text_that_stands_in_a_name_is_shown(tmp_path: Path) -> None:
     path = tmp_path / f"{SECRET}.db"
     event = PartEvent(SECRET, NoisyMaxEvent(2.0))
     with PrivacyLedger(PrivacyBudget(8.0, 1e-5), path) as made:
-        made.reserve([(event, 5)], name=SECRET).spend(event, caller=SECRET)
+        made.reserve([(event, 5)], name=SECRET, settings={"model": SECRET}).spend(event, caller=SECRET)
     with MetricLedger(20.0, tmp_path / "texts.db") as texts:
         texts.spend(1.0, [Owner(SECRET, SECRET)], table=SECRET, caller=SECRET)
     attack = (ReportedAttack(label(SECRET), 0.5, 0.4, 0.6, 0.5, 10, {label(SECRET): label(SECRET)}),)

@@ -1,16 +1,14 @@
 """Do the error bars of a survey hold? A model answers each question once, and 200 surveys draw noise over its answers.
 
-With --rows up to 1,003 the records are the tickets of the package. For more, they are short texts of
-LANGCHAIN_DP_DATA/{trec,mpqa,disaster}/train.jsonl, by users of whom some write often. Answers are kept in --answers
-FILE, so that the trial can go on after a pause. A row of results says in how many surveys all bars held the true share.
+The records are the 1,003 tickets of the package. With more --rows each is there several times, by several users: a bar
+covers the noise alone, whoever answered. Answers are kept in --answers FILE, so that the trial can go on after a pause.
+A row of results says in how many surveys all bars held the true share.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import random
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from tqdm import tqdm
 
 from langchain_dp import DPSurvey, PrivacyBudget, Question
 from langchain_dp.aggregate.readers import EngineReader
-from langchain_dp.records import read_jsonl
 from langchain_dp.sample import load_tickets
 
 QUESTIONS = [
@@ -52,14 +49,13 @@ class KeptAnswers:
 
 
 def records(count: int) -> list[dict[str, Any]]:
-    """Texts with their users."""
+    """Tickets with their users; beyond all of them, the same ones again by other users."""
     tickets = load_tickets()[0]
-    if count <= len(tickets):
-        return [{"text": row["text"], "customer": row["customer"]} for row in tickets[:count]]
-    folder, coins = Path(os.environ["LANGCHAIN_DP_DATA"]), random.Random(0)
-    texts = [row["text"] for task in ("trec", "mpqa", "disaster") for row in read_jsonl(folder / task / "train.jsonl")]
-    chosen = coins.sample(list(dict.fromkeys(texts)), count)
-    return [{"text": text, "customer": f"user {int(coins.paretovariate(0.5)) % count}"} for text in chosen]
+    return [
+        {"text": row["text"], "customer": f"{turn} {row['customer']}"}
+        for turn in range(-(-count // len(tickets)))
+        for row in tickets
+    ][:count]
 
 
 def read(rows: list[dict[str, Any]], asked: argparse.Namespace) -> dict[str, list[int | None]]:

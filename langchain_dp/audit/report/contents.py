@@ -8,7 +8,7 @@ import functools
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_dp._util.rounding import bound, rounded_up
@@ -86,6 +86,8 @@ class Plan:
         releases: Releases by kind.
         quotas: Quotas of users who are named or have queried.
         each: Quota of every other user, or None.
+        model: Name of the model, or "".
+        records: Number of records, or users, at the reservation, in words, "" if it is private.
 
     Examples:
         >>> [(plan.name, plan.epsilon, plan.spent) for plan in report("privacy.ledger").plans]
@@ -99,6 +101,8 @@ class Plan:
     releases: tuple[Release, ...]
     quotas: tuple[UserShare, ...] = ()
     each: int | None = None
+    model: str = ""
+    records: str = ""
 
     @property
     def lines(self) -> tuple[Release, ...]:
@@ -206,7 +210,7 @@ class Report:
             values[name] = dict(zip(self.sides, getattr(self, name), strict=True))
         if self.unit == "eta":
             for plan in values["plans"]:  # a stand-in for all releases: nothing was reserved, and eta has no delta
-                for name in ("epsilon", "delta", "spent", "quotas", "each"):
+                for name in ("epsilon", "delta", "spent", "quotas", "each", "model", "records"):
                     del plan[name]
         if curve:
             values["curve"] = self.curve
@@ -279,15 +283,22 @@ def _of_ledger(ledger: PrivacyLedger, head: tuple[str, str, str, str]) -> Report
             releases.append(_release(kind(event), parameters(event), meaning, charges, most, part))
         cost = account.spent([plan], used, round_up=False)[0]
         shares, each = _shares(LedgerPlan(account, plan))
-        plans.append(Plan(label(plan.name), plan.time, plan.epsilon, plan.delta, cost, tuple(releases), shares, each))
+        about = dict(plan.settings or {})
+        plans.append(
+            Plan(
+                label(plan.name), plan.time, plan.epsilon, plan.delta, cost, tuple(releases), shares, each,
+                label(about["model"]) if about.get("model") else "", _counted(about),
+            )
+        )  # fmt: skip
+    spent = account.spent(stored, used, round_up=False)
     return Report(
         "ledger",
         *head,
         RELATIONS[budget.neighbors],
-        names.meaning(budget.epsilon, budget.delta, budget.neighbors),
+        names.meaning(budget.epsilon, budget.delta, budget.neighbors, spent=spent),
         (budget.epsilon, budget.delta),
         ledger.reserved(),
-        account.spent(stored, used, round_up=False),
+        spent,
         sum(used.values()),
         tuple(plans),
         (),
@@ -295,6 +306,12 @@ def _of_ledger(ledger: PrivacyLedger, head: tuple[str, str, str, str]) -> Report
         # The account computes and reads no file, so this works after the ledger is closed.
         composed=lambda: [(time, account.spent(stored, counts, round_up=False)[0]) for time, counts in points],
     )
+
+
+def _counted(about: Mapping[str, Any]) -> str:
+    if "users" in about:
+        return f"{about['users']:,} users, all records of one protected together"
+    return f"{about['records']:,} records" if "records" in about else ""
 
 
 def _shares(plan: LedgerPlan) -> tuple[tuple[UserShare, ...], int | None]:

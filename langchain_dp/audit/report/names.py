@@ -125,8 +125,8 @@ _TOLD_APART = {
 }
 
 
-def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
-    """Explain a promise in plain words."""
+def meaning(epsilon: float, delta: float, neighbors: Neighbors, spent: tuple[float, float] | None = None) -> str:
+    """Explain a promise in plain words, and what was spent of it."""
     equally, right, wrong, further = _TOLD_APART[neighbors]
     weak = ""
     if accuracy_bound(epsilon, delta) > _COMFORT:
@@ -134,12 +134,21 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors) -> str:
             " At this epsilon the bound alone is weak: it excludes certainty and little else. In practice the "
             "protection is then how far real attacks stay below it, and that is an experience and no promise."
         )
+    now = ""
+    if spent is not None and spent[0] < 0.99 * epsilon:
+        now = f" So far, after epsilon {bound(spent[0], 3)}, it is {_share(accuracy_bound(*spent))} at most."
     return (
         f"Somebody who knows every other record and sees everything released, and to whom {equally} equally likely, "
-        f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%). A test that "
-        f"is wrong about one in a hundred {wrong} finds at most {_share(tpr_at_fpr(epsilon, delta, 0.01))} of the "
-        f"others.{further}{weak}"
+        f"{right} with probability {_share(accuracy_bound(epsilon, delta))} at most (a blind guess: 50%).{now} A test "
+        f"that is wrong about one in a hundred {wrong} finds at most {_share(tpr_at_fpr(epsilon, delta, 0.01))} of the "
+        f"others.{further}{weak}{_told_of(delta)}"
     )
+
+
+def _told_of(delta: float) -> str:
+    if not delta:
+        return " Delta is 0: the promise has no exception."
+    return f" With a probability of delta, 1 in {min(1 / delta, 1e12):,.0f}, a record may show by more than that."
 
 
 def calibration(event: DpEvent, neighbors: Neighbors) -> str:
