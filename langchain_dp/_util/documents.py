@@ -46,6 +46,7 @@ class FileForm(Form):
             why = str(error)
         if why:
             raise InvalidParameter(
-                f"Expected {str(path)!r} to hold {form!r}: {why}. It is damaged, or of another version."
+                f"Expected {str(path)!r} to be a file of the form {form!r}, but {why}. It is damaged, another kind of "
+                "file, or of another version."
             )
         return document

@@ -11,11 +11,15 @@ from typing import Any
 from langchain_dp.errors import MissingExtra
 
 
+def install_hint(extra: str) -> str:
+    """There is no index release yet, so the extra is that of a checkout."""
+    return f"pip install '.[{extra}]' in a checkout of langchain-dp"
+
+
 def missing_extra(extra: str, *packages: str, why: str = "") -> MissingExtra:
     several, one = ("s", "them") if len(packages) > 1 else ("", "it")
     return MissingExtra(
-        f"Expected the package{several} {' and '.join(packages)}{why}. "
-        f"Install {one} with: pip install 'langchain-dp[{extra}]'."
+        f"Expected the package{several} {' and '.join(packages)}{why}. Install {one} with: {install_hint(extra)}."
     )
 
 

@@ -56,19 +56,18 @@ def number(
     at_most: float | None = None,
     remedy: str = "",
 ) -> float:
-    low = "(-inf" if above is None and at_least is None else f"({above}" if above is not None else f"[{at_least}"
-    high = "inf)" if below is None and at_most is None else f"{below})" if below is not None else f"{at_most}]"
-    bound = f"in {low}, {high}"
+    limits = {"above": above, "at least": at_least, "below": below, "at most": at_most}
+    bound = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if limit is not None)
     _refuse_quoted(name, value)
     if isinstance(value, bool) or not isinstance(value, Real) or not _finite(value):
-        raise _fail(name, value, f"to be a finite number {bound}", remedy)
+        raise _fail(name, value, f"to be a finite number, {bound}".rstrip(", "), remedy)
     if (
         (above is not None and not value > above)
         or (at_least is not None and not value >= at_least)
         or (below is not None and not value < below)
         or (at_most is not None and not value <= at_most)
     ):
-        raise _fail(name, value, bound, remedy)
+        raise _fail(name, value, f"to be {bound}", remedy)
     return float(value)
 
 
@@ -85,7 +84,7 @@ def _finite(value: Real) -> bool:
 
 
 def integer(name: str, value: int, *, at_least: int, at_most: int | None = None, remedy: str = "") -> int:
-    bound = f"to be a whole number in [{at_least}, {'inf)' if at_most is None else f'{at_most}]'}"
+    bound = f"to be a whole number {f'of at least {at_least}' if at_most is None else f'from {at_least} to {at_most}'}"
     _refuse_quoted(name, value)
     if isinstance(value, Integral) and not isinstance(value, int):  # numpy's, which JSON refuses
         raise _fail(name, value, "to be a plain int", f"Give int({name}).")

@@ -245,8 +245,8 @@ class Account(SharedOnCopy):
         if whole is not None:
             more = f", and it would fit into epsilon={whole[0]:.6g}, delta={whole[1]:g}. Ask for that share."
         refusal = BudgetExceeded(
-            f"{sentence} Nothing was charged{more} Another ledger over the same records adds up with this one. (Spent "
-            f"so far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: epsilon={reserved[0]:.6g}, "
+            f"{sentence} Nothing was charged{more} A second ledger over these records would add its epsilon. (Spent so "
+            f"far: epsilon={spent[0]:.6g}, delta={spent[1]:g}; reserved: epsilon={reserved[0]:.6g}, "
             f"delta={reserved[1]:g}; budget: {self.budget}.)",
             asked=asked,
             spent=spent,

@@ -177,9 +177,8 @@ class LedgerPlan(BudgetHolder):
         unspent = (max(self.epsilon - spent, 0.0), self.delta)
         before = {name: used[item] for name, (item, _) in self._stored.items.items()}
         price = self._account.price(key, count, unspent, self.epsilon, at_most=most, before=before)
-        return self._account.exceeded(
-            f"{left:,} of {most:,} are left in the plan {self.name!r}. {price}", asked=f"{count} x {event!r}", fits=left
-        )
+        said = f"{left:,} of {most:,} planned releases are left in {self.name!r}. {price}"
+        return self._account.exceeded(said, asked=f"{count} x {event!r}", fits=left)
 
     def remaining(self, event: DpEvent, *, user_id: str | None = None) -> int:
         """Return releases left in the plan and in the quota of ``user_id``, with this process's unused prepaid ones."""

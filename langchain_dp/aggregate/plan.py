@@ -111,8 +111,8 @@ class PrototypePlan(InNotebooks):
             f"{self.examples:,} examples, {self.labels} labels, {self.budget}: one release, then any number of queries",
             f"noise: as if {self.noise_multiplier:.1f} random records were added to each of {self.components} "
             "coordinates of a label's sum",
-            f"expected: right on about {self.right_of_100} of 100 texts ({self.right_without_noise} without noise), in "
-            "the mean over public tasks with the default encoder:",
+            f"expected: right on about {self.right_of_100} of 100 texts ({self.right_without_noise} without noise, "
+            f"{round(100 / self.labels)} by a blind guess), in the mean over public tasks with the default encoder:",
             *(f"  {task}: {right} of 100 ({clean} without noise)" for task, (right, clean) in self.tasks.items()),
         ]
         if self.right_without_noise - self.right_of_100 > 15:

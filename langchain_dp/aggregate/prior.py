@@ -35,6 +35,8 @@ class LabelPrior:
     ) -> None:
         self._scorer = scorer_of(model)
         self.model: Any = model
+        if not isinstance(names, Mapping):
+            raise InvalidParameter(f"Expected names of type {type(names).__name__} to be a mapping from label to name.")
         self._words = label_words(names, labels)
         if prompt is None:
             prompt = _CHAT_PROMPT if self._scorer is None else _SCORER_PROMPT

@@ -105,12 +105,14 @@ class Question:
 
 
 def check_choices(name: str, choices: object) -> None:
-    given = [] if isinstance(choices, str) or not isinstance(choices, (Sequence, Mapping)) else list(choices)
+    if isinstance(choices, str) or not isinstance(choices, (Sequence, Mapping)):
+        raise InvalidParameter(f"Expected the {name} to be a list, or a mapping to descriptions, not a str.")
+    given = list(choices)
     texts = [*given, *(choices.values() if isinstance(choices, Mapping) else ())]
     if not all(isinstance(text, str) and encodable(text) for text in texts) or not all(map(str.strip, given)):
         raise InvalidParameter(f"Expected the {name} to be non-empty strings, or a mapping to descriptions.")
     if not 2 <= len(given) <= MOST_CHOICES:
-        remedy = "Give another." if len(given) < 2 else "Join similar ones."
+        remedy = "Add one." if len(given) < 2 else "Join similar ones."
         raise InvalidParameter(f"Expected 2 to {MOST_CHOICES} {name}, got {len(given):,}. {remedy}")
     folded = [choice.strip().casefold() for choice in given]
     if twice := sorted({choice for choice in folded if folded.count(choice) > 1}):

@@ -129,8 +129,8 @@ class Promise:
             check_same(plan, {}, self.budget or share, "release")
             if journal.data != _digest(records, journal.key):
                 raise PlanError(
-                    f"The ledger holds the release {self.name!r} of other records. Give this one another name=, with a "
-                    "budget of its own; DPPrototypeClassifier.update() adds records to a classifier."
+                    f"The ledger holds a release {self.name!r} from other records. To release these, give another "
+                    "name= and a budget of its own. DPPrototypeClassifier.update() adds records to a classifier."
                 )
             check_settings(self.name, journal.settings, settings)
             if journal.value is None:

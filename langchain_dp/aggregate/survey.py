@@ -317,12 +317,8 @@ class DPSurvey:
             rows = zip(self.questions, noisy, below, strict=True)
             return [_cells(question, row) | {"below": cells} for question, row, cells in rows]
 
-        settings = {
-            "questions": described, "reader": model, "leaders": self.leaders, "chain": self._chain
-        }  # fmt: skip
-        value = promise.release_once(
-            counts.event, draw, first=first, records=records, settings=settings, share=share
-        )  # fmt: skip
+        settings = {"questions": described, "reader": model, "leaders": self.leaders, "chain": self._chain}
+        value = promise.release_once(counts.event, draw, first=first, records=records, settings=settings, share=share)
         certificate = promise.certificate(
             mechanism="noisy counts of answers",
             parameters={"noise_multiplier": counts.event.noise_multiplier, "tables": counts.votes},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
-from langchain_dp.cli.options import ROWS, FileOptions, LabelOptions, made_with
+from langchain_dp.cli.options import PEOPLE, ROWS, FileOptions, LabelOptions, made_with
 from langchain_dp.cli.parser import DONE, positive
 from langchain_dp.cli.runs import check_out, read_off
 from langchain_dp.cli.show import note, print_json
@@ -37,7 +37,7 @@ class ReleaseOptions(ChargedOptions, FileOptions, LabelOptions):
     """One release over labelled rows."""
 
     def records(self) -> tuple[PrivateRecords, list[str]]:
-        from langchain_dp.records import PrivateRecords
+        from langchain_dp.records import PrivateRecords, check_records
 
         rows = self.read(self.data)
         labels = self.labels
@@ -45,7 +45,15 @@ class ReleaseOptions(ChargedOptions, FileOptions, LabelOptions):
             labels, told = read_off(rows)
             note(told)
         try:
-            return PrivateRecords(rows, user_key=self.user_key), labels
+            records = PrivateRecords(rows, user_key=self.user_key)
+            check_records(records, labels, ["text"], protects_users=True)  # before the ledger is made
+            people = [name for name in rows[0] if PEOPLE.search(name)] if rows and self.user_key is None else []
+            if people:
+                note(
+                    f"The promise holds for one row, and column {people[0]!r} may name a person with several. If so, "
+                    f"give --user-key {people[0]}."
+                )
+            return records, labels
         except InvalidParameter as error:
             raise InvalidParameter(f"{error} The file is {self.data}.") from None
 
@@ -96,7 +104,8 @@ DPPrototypeClassifier.load(FILE) answers any number of queries. The same command
             return DONE
         print(f"{forecast}\n\n{classifier.certificate()}\n")
         if accuracy is not None:
-            print(f"right on {accuracy:.1%} of the {len(test):,} rows of {self.test}")
+            print(f"right on {accuracy:.1%} of the {len(test):,} rows of {self.test}. This figure is exact: if they "
+                  "are private, keep it to yourself, or use langchain-dp score.")  # fmt: skip
         print(f"Classifier and certificate: {self.out}\n{account}")
         return DONE
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Option
 
+from langchain_dp._util.extras import install_hint
 from langchain_dp._util.rounding import bound
 from langchain_dp.cli.demo_prototypes import show_prototypes
 from langchain_dp.cli.options import DeltaOptions, JsonOptions, ModelOptions
@@ -97,7 +98,7 @@ epsilon is null.
     def _has_model(self) -> bool:
         there = importlib.util.find_spec("llama_cpp") is not None
         if not there and not self.json:
-            print("The second part, votes of a language model on this machine: pip install 'langchain-dp[local]'")
+            print(f"The second part, votes of a language model on this machine: {install_hint('local')}")
         return there
 
     def _votes(self, began: float) -> list[Score]:

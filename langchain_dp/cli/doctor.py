@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from langchain_dp import __version__
+from langchain_dp._util.extras import install_hint
 from langchain_dp.cli.options import JsonOptions, ledger_at
 from langchain_dp.cli.parser import DONE, FAILED
 from langchain_dp.cli.runs import because
@@ -87,7 +88,7 @@ def _missing_by_extra() -> dict[str, set[str]]:
 
 
 def _remedy(extra: str, missing: list[str]) -> str:
-    return f"lacks {', '.join(missing)}: pip install 'langchain-dp[{extra}]'" if missing else "installed"
+    return f"lacks {', '.join(missing)}: {install_hint(extra)}" if missing else "installed"
 
 
 def _ledger(place: str) -> str:

@@ -2,6 +2,7 @@
 # No postponed annotations: typer evaluates inherited ones in the command's module, without these names.
 
 import functools
+import re
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -89,10 +90,10 @@ class FileOptions(Options):
 
     def read(self, path: Path, *, label: str | None = None) -> list[dict[str, Any]]:
         """Read rows. ``label`` fills a missing column."""
-        from langchain_dp.records import PrivateRecords, read_rows
+        from langchain_dp.records import PrivateRecords, read_file
 
         made = _synthetic(path)
-        rows = read_rows(path) if made is None else made.rows()
+        rows = read_file(path) if made is None else made.rows()
         if not rows:
             raise InvalidParameter(f"Expected {path} to hold at least one row, but it holds none. Give more rows.")
         try:
@@ -115,6 +116,10 @@ def _synthetic(path: Path) -> Any:
 def made_with(path: Path | None) -> list[Any]:
     made = None if path is None else _synthetic(path)
     return [] if made is None else [made.certificate]
+
+
+PEOPLE = re.compile(r"user|customer|client|patient|account|author|sender|e-?mail|member|person|owner", re.IGNORECASE)
+"""Columns that may name a person."""
 
 
 class RowOptions(FileOptions):

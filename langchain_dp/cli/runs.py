@@ -19,8 +19,9 @@ def because(error: BaseException) -> str:
     """Return reason and remedy. Some OS errors have neither."""
     if not isinstance(error, OSError) or error.filename is None:
         return str(error)
+    if isinstance(error, FileNotFoundError):
+        return f"There is no file {os.fsdecode(error.filename)}. Check the path."
     remedy = {
-        FileNotFoundError: "to be there, but nothing is. Check the path",
         NotADirectoryError: "to lie in a folder. Check the path",
         IsADirectoryError: "to be a file, but it is a folder. Name a file in it",
         PermissionError: "to be open to you. Check its rights, or name another",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
     from langchain_dp.records import PrivateRecords
 
-_ADDS_UP = "Another ledger over the same rows adds up with this one"
+_ADDS_UP = "A second ledger over these rows would add its epsilon"
 _ROUNDING = 1e-9  # the rest is a difference of sums
 
 
@@ -78,8 +78,8 @@ class DataLedger:
         found = cls(place, data, budget, relation, ask, plans, made=True)
         if given is not None and list(given) != [budget.epsilon, budget.delta][: len(given)]:
             raise LedgerMismatch(
-                f"Expected --budget {' '.join(f'{value:g}' for value in given)} to be {budget.epsilon:g} "
-                f"{budget.delta:g}, which {found.name} was made with. Leave --budget out. {_ADDS_UP}."
+                f"Expected no --budget {' '.join(f'{value:g}' for value in given)}: {found.name} was made with epsilon "
+                f"{budget.epsilon:g} and delta {budget.delta:g}, for good. Leave --budget out. {_ADDS_UP}."
             )
         if relation is not budget.neighbors:
             raise LedgerMismatch(
@@ -119,7 +119,7 @@ class DataLedger:
         left = self.left()
         if epsilon > left[0] * (1 + _ROUNDING):
             raise InvalidParameter(
-                f"Expected --epsilon {epsilon:g} to be at most {room(left[0])}, the rest of epsilon "
+                f"Expected --epsilon {epsilon:g} to be at most {room(left[0])}: that is left of "
                 f"{bound(self.budget.epsilon)} for {self.data}. Ask for less. {_ADDS_UP}."
             )
         if not left[1]:
@@ -155,8 +155,8 @@ class DataLedger:
                 note(f"Made {self.name} of {self.budget}, for all commands on {self.data}.")
             if self.made and holds_other_rows(records, ledger):
                 note(
-                    f"Warning: {self.name} was charged for other rows, and for none of {self.data}. It goes on: these "
-                    "rows have what the others left. Name another --ledger if no row is in both."
+                    f"Warning: {self.name} was charged for other rows, and for none of {self.data}. If no row is in "
+                    "both, name another --ledger. Otherwise these rows have what the others left."
                 )
             yield ledger
             self.made, self.plans = True, {plan.name: (plan.epsilon, plan.delta) for plan in ledger.plans()}
@@ -207,7 +207,7 @@ def explained() -> Iterator[None]:
         yield
     except (BudgetExceeded, LedgerMismatch, PlanError) as error:
         error.args = (
-            f"{error} Here: the options it was started with go on with that run; another --name starts a new one, and "
-            "both epsilons are taken from the total.",
+            f"{error} To go on with that run, give the options it was started with. Another --name starts a new one, "
+            "and both epsilons are taken from the total.",
         )
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from langchain_dp.cli.options import JsonOptions, LabelOptions
+from langchain_dp.cli.options import PEOPLE, JsonOptions, LabelOptions
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.runs import check_folder
 from langchain_dp.cli.show import columns, print_json
@@ -20,26 +21,27 @@ from langchain_dp.errors import InvalidParameter
 
 TEXTS = ("text", "message", "body", "content", "description", "question", "comment", "note", "review", "subject")
 LABELS = ("label", "category", "queue", "topic", "class", "intent", "tag", "type", "department", "sentiment")
-PEOPLE = re.compile(r"user|customer|client|patient|account|author|sender|e-?mail|member|person|owner", re.IGNORECASE)
 FORECASTS = (0.5, 1.0, 3.0)
 QUESTIONS, CHOICES, QUERIES = 5, 4, 100
 
 _SCRIPT = '''\
 """Classify texts by private rows. Run it again at no cost: the ledger keeps the release."""
 
+import sys
+from pathlib import Path
+
 from langchain_dp import DPPrototypeClassifier, PrivacyBudget, PrivacyLedger, PrivateRecords
-from langchain_dp.records import read_rows
 
+HERE = Path(__file__).parent
 LABELS = {labels!r}
-rows = PrivateRecords(read_rows({data!r}), text_key={text!r}, label_key={label!r}, user_key={user!r})
-with PrivacyLedger(PrivacyBudget({total!r}), {ledger!r}) as ledger:
-    share = PrivacyBudget({epsilon!r}, delta={delta!r})
+rows = PrivateRecords(HERE / {data!r}, text_key={text!r}, label_key={label!r}, user_key={user!r})
+share = PrivacyBudget({epsilon!r}, delta={delta!r})
+print(DPPrototypeClassifier.plan(len(rows.users()), labels=LABELS, budget=share))  # spends nothing
+with PrivacyLedger(PrivacyBudget({total!r}), HERE / {ledger!r}) as ledger:
     classifier = DPPrototypeClassifier.fit(rows, labels=LABELS, budget=share, ledger=ledger, name="prototypes")
-
-classifier.save({out!r})  # anybody may see it: DPPrototypeClassifier.load() answers any number of texts
-print(DPPrototypeClassifier.plan(len(rows.users()), labels=LABELS, budget=share))
-print(classifier.certificate())
-while text := input("\\nA text to classify (Enter to stop): ").strip():
+classifier.save(HERE / {out!r})  # anybody may see it: DPPrototypeClassifier.load() answers any number of texts
+print(classifier.certificate(), "\\nType a text to classify, and Ctrl-D to stop.", sep="\\n")
+for text in filter(str.strip, sys.stdin):
     print(classifier.invoke(text))
 '''
 
@@ -59,7 +61,7 @@ asks first. Name the labels yourself: a list made from the rows could disclose a
 It writes DATA.ledger, and a Python script that fits a classifier.
 --json: {"rows", "users", "columns", "forecasts": [{"use", "command", "by_epsilon"}], "script", "ledger"}.
 """
-    data: Path = Argument(metavar="DATA", help="CSV, JSONL, Excel or Parquet file of labelled rows")
+    data: Path = Argument(metavar="DATA", help="CSV, TSV or JSONL file of labelled rows")
     text_key: str | None = Option(None, metavar="NAME", help="column of the text (default: by its name)")
     label_key: str | None = Option(None, metavar="NAME", help="column of the label (default: by its name)")
     user_key: str | None = Option(
@@ -71,7 +73,7 @@ It writes DATA.ledger, and a Python script that fits a classifier.
     yes: bool = Option(False, "--yes", "-y", help="do not ask whether columns and numbers may count as public")
 
     def run(self) -> int:
-        from langchain_dp.records import PrivateRecords, check_labels, check_records, read_rows
+        from langchain_dp.records import PrivateRecords, check_labels, check_records, read_file
 
         if not self.labels:
             raise WrongArguments(
@@ -81,10 +83,12 @@ It writes DATA.ledger, and a Python script that fits a classifier.
         labels = check_labels(self.labels)
         script = self.out or self.data.parent / f"private_{re.sub(r'[^A-Za-z0-9]+', '_', self.data.stem)}.py"
         check_folder(script, "--out")
+        if not self.data.is_file():
+            raise InvalidParameter(f"Expected the file {self.data}, but there is none. Check the path.")
         if script.exists():
             raise InvalidParameter(f"Expected the script {script} to be new. Name another with --out, or run it.")
         self._ask()
-        rows = read_rows(self.data)
+        rows = read_file(self.data)
         if not rows:
             raise InvalidParameter(f"Expected {self.data} to hold at least one row, but it holds none.")
         names = list(rows[0])
@@ -98,15 +102,11 @@ It writes DATA.ledger, and a Python script that fits a classifier.
         share = ledger.share(self.epsilon, "prototypes")
         with ledger.opened(records, quiet=True):
             pass
-        kept: dict[str, Any] = {
-            "data": str(self.data),
-            "labels": labels,
-            "text": text,
-            "label": label,
-            "user": self.user_key,
-        }
-        kept |= {"total": self.budget, "ledger": ledger.place, "epsilon": self.epsilon, "delta": share.delta}
-        script.write_text(_SCRIPT.format(**kept, out=str(script.with_suffix(".json"))), encoding="utf-8")
+        kept: dict[str, Any] = {"labels": labels, "text": text, "label": label, "user": self.user_key}
+        kept |= {"total": self.budget, "epsilon": self.epsilon, "delta": share.delta}
+        beside: dict[str, str | Path] = {"data": self.data, "ledger": ledger.place, "out": script.with_suffix(".json")}
+        kept |= {name: os.path.relpath(path, script.parent) for name, path in beside.items()}
+        script.write_text(_SCRIPT.format(**kept), encoding="utf-8")
         if self.json:
             shown = {"rows": len(rows), "users": users, "columns": names, "forecasts": forecasts}
             print_json(shown | {"script": str(script), "ledger": ledger.place})
@@ -115,8 +115,8 @@ It writes DATA.ledger, and a Python script that fits a classifier.
         print(self._about_users(names, users))
         print(f"\nForecasts. Nothing is spent by them.\n\n{_table(forecasts)}\n")
         print(
-            "  The classifier's figures are means over public tasks with a like number of labels. "
-            "Test yours on rows that you hold out.\n"
+            "  The classifier's figures are those of the worst and the best public task with a like number of labels.\n"
+            f"  A blind guess is right {round(100 / len(labels))} times in 100. {self._advice(users, labels)}\n"
             f"\nLedger:  {ledger.place}, total epsilon {self.budget:g}. All commands on {self.data.name} share it.\n"
             f"Script:  {script}, a classifier at epsilon {self.epsilon:g}.\n"
             f"Next:    {Path(sys.executable).name} {script}"
@@ -127,7 +127,9 @@ It writes DATA.ledger, and a Python script that fits a classifier.
         if self.yes:
             return
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise WrongArguments("Expected --yes: column names and the number of rows count as public from then on.")
+            raise WrongArguments(
+                "Expected --yes, which agrees that column names and the number of rows may count as public."
+            )
         print(
             f"Column names of {self.data} and its numbers of rows and users will count as public. Continue? [y/N] ",
             end="", file=sys.stderr, flush=True,
@@ -137,6 +139,15 @@ It writes DATA.ledger, and a Python script that fits a classifier.
 
     def _ledger(self) -> DataLedger:
         return DataLedger.at(f"{self.data}.ledger", self.data, [self.budget], "replace-one", ask=False)
+
+    def _advice(self, users: int, labels: Sequence[str]) -> str:
+        from langchain_dp.accounting import PrivacyBudget
+        from langchain_dp.aggregate import DPPrototypeClassifier
+
+        plan = DPPrototypeClassifier.plan(users, labels=labels, budget=PrivacyBudget(self.epsilon))
+        if plan.right_of_100 < plan.right_without_noise - 20:
+            return f"At epsilon {self.epsilon:g} the rows are too few for a classifier. A survey needs fewer."
+        return "Test yours on rows that you hold out: langchain-dp fit --test FILE."
 
     def _about_users(self, names: Sequence[str], users: int) -> str:
         if self.user_key is not None:
@@ -173,7 +184,8 @@ def _classifier(users: int, labels: Sequence[str], budget: Any) -> str:
     from langchain_dp.aggregate import DPPrototypeClassifier
 
     plan = DPPrototypeClassifier.plan(users, labels=labels, budget=budget)
-    return f"{plan.right_of_100} of 100 right"
+    right = [with_noise for with_noise, _ in plan.tasks.values()]
+    return f"{min(right)} to {max(right)} of 100 right"
 
 
 def _names(users: int, labels: Sequence[str], budget: Any) -> str:
@@ -198,7 +210,7 @@ def _score(users: int, _: Sequence[str], budget: Any) -> str:
 
 def _points(share: float) -> str:
     points = math.ceil(100 * share)
-    return f"shares within {points} point{'s' * (points > 1)}" if share < 0.5 else "too few rows"
+    return f"within {points} point{'s' * (points > 1)}" if share < 0.5 else "too few rows"
 
 
 def _vote(users: int, labels: Sequence[str], budget: Any) -> str:

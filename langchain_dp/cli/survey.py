@@ -53,7 +53,7 @@ encoder suits topics. A model is slower, and suits moods and outcomes. Page and 
 
     def run(self) -> int:
         from langchain_dp.aggregate import Survey, conversations
-        from langchain_dp.records import read_rows
+        from langchain_dp.records import read_file
 
         if self.reader not in ("encoder", "model"):
             raise InvalidParameter(f"Expected --reader {self.reader!r} to be encoder or model.")
@@ -61,7 +61,7 @@ encoder suits topics. A model is slower, and suits moods and outcomes. Page and 
         if self.out.suffix.lower() not in (".html", ".htm"):
             raise InvalidParameter(f"Expected --out {self.out} to end in .html. The JSON file is written beside it.")
         check_out(saved, Survey.load, "a saved survey")
-        records = conversations(read_rows(self.data), text_key=self.text_key, user_key=self.user_key)
+        records = conversations(read_file(self.data), text_key=self.text_key, user_key=self.user_key)
         with self._asking() as survey:
             account = self.own_account()
             share = account.share(self.epsilon, self.name, plan=self.plan)
@@ -95,7 +95,9 @@ encoder suits topics. A model is slower, and suits moods and outcomes. Page and 
 
         listed = []
         for one in self.ask or ():
-            name, _, choices = one.partition(":")
+            name, colon, choices = one.partition(":")
+            if not colon:
+                raise InvalidParameter(f'Expected --ask {one!r} to be "NAME: A, B", with a colon after the name.')
             listed.append(Question(name.strip(), [choice.strip() for choice in choices.split(",") if choice.strip()]))
         if self.questions is not None:
             try:

@@ -54,8 +54,7 @@ class ICLPrompt(MadeOfFields):
         check_template("question", self.question)
         if "label" in self.variables:
             raise InvalidParameter(
-                f"Expected question={self.question!r} without the label, which follows answer={self.answer!r}. Drop "
-                "{label}."
+                f"Expected question={self.question!r} without {{label}}: the label follows {self.answer!r}. Drop it."
             )
         object.__setattr__(self, "words", MappingProxyType(named_words(self.words)))
 

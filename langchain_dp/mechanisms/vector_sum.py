@@ -54,7 +54,7 @@ class VectorSum:
     def __post_init__(self) -> None:
         validate.integer("norm", self.norm, at_least=1)
         sigma = self.event.noise_multiplier * self.norm
-        remedy = "A finer grid (a larger norm) or a smaller epsilon raises it."
+        remedy = "A smaller epsilon, or a finer grid (a larger norm), raises it."
         validate.number(
             "the noise in grid steps", sigma, at_least=float(LEAST_STEPS), at_most=_MOST_STEPS, remedy=remedy
         )

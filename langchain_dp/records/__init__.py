@@ -13,8 +13,8 @@ from langchain_dp.records.checks import label_words as label_words
 from langchain_dp.records.checks import named_words as named_words
 from langchain_dp.records.checks import row_fault as row_fault
 from langchain_dp.records.files import read_csv as read_csv
+from langchain_dp.records.files import read_file as read_file
 from langchain_dp.records.files import read_jsonl as read_jsonl
-from langchain_dp.records.files import read_rows as read_rows
 from langchain_dp.records.private import AUTOMATIC as AUTOMATIC
 from langchain_dp.records.private import Examples as Examples
 from langchain_dp.records.private import FromDataFrame as FromDataFrame

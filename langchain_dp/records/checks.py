@@ -53,8 +53,8 @@ def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
     unknown = [label for label in given if label not in labels]
     if unknown and (len(unknown) == len(given) or written & {label.strip().casefold() for label in unknown}):
         raise InvalidParameter(
-            f"Expected words= of the template to name labels alone, but {unknown} are none of labels={list(labels)}. "
-            "Write them as the labels are written."
+            f"Expected words or names of labels alone, but {unknown} are none of labels={list(labels)}. Write them as "
+            "the labels are written."
         )
     words = [given.get(label, label) for label in labels]
     if broken := [word for word in words if len(word.splitlines()) > 1]:
@@ -88,8 +88,8 @@ def given_labels(labels: Iterable[Label], *, at_least: int = 2) -> dict[str, Lab
         or len({_kind(label) for label in listed}) > 1
     ):
         raise InvalidParameter(
-            f"Expected labels{_shown(labels)} to be a list of non-empty strings of valid Unicode, or of whole numbers, "
-            "bools or members of an Enum."
+            f"Expected labels{_shown(labels)} to be a list such as ['praise', 'complaint']: non-empty strings, or "
+            "whole numbers, bools or members of an Enum."
         )
     _check_distinct(listed)
     if len(names) < at_least or len(set(names)) < len(names):

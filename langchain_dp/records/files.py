@@ -123,7 +123,7 @@ def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
         lines = io.StringIO(content.decode("utf-8-sig"), newline="")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise InvalidParameter(f"Expected line {line} of {name} to be UTF-8. Save the file in it.") from None
+        raise InvalidParameter(f"Expected {name} to be UTF-8, but line {line} is not. Save it in UTF-8.") from None
     rows, line, reader = [], 1, csv.DictReader(lines, delimiter=delimiter, strict=True)
     try:
         with _long_fields():
@@ -133,7 +133,7 @@ def _table(path: str | PathLike[str], delimiter: str) -> list[dict[str, Any]]:
                 what = "semicolons" if between[0] == ";" else "tabs"
                 raise InvalidParameter(
                     f"Expected commas between the columns of {name}, but its header has {what}. Save it with commas, "
-                    f"or give the rows of read_csv(path, delimiter={between[0]!r})."
+                    f"or in Python pass langchain_dp.records.files.read_csv(path, delimiter={between[0]!r})."
                 )
             line = reader.line_num + 1
             for row in reader:
@@ -158,8 +158,8 @@ def check_names(names: Iterable[Any], where: str) -> None:
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         places = [place for place, name in enumerate(names, start=1) if name == twice[0]]
         raise InvalidParameter(
-            f"Expected the columns of {where} to have names of their own, but columns {places[0]} and {places[1]} have "
-            "one. Rename them, or add a header if it has none."
+            f"Expected the columns of {where} to have different names, but columns {places[0]} and {places[1]} share "
+            "one. Rename one of them, or add a header if there is none."
         )
 
 
@@ -190,14 +190,10 @@ def read_file(path: str | PathLike[str]) -> list[dict[str, Any]]:
     reader = _READERS.get(Path(path).suffix.lower())
     if reader is None:
         raise InvalidParameter(
-            f"Expected examples of type {type(path).__name__} to be a path that ends in one of {sorted(_READERS)}. "
-            "Read another file yourself, with pandas for instance, and give what it holds."
+            f"Expected {Path(path).name} to end in one of {sorted(_READERS)}. Save the table as CSV, or read it in "
+            "Python, with pandas for instance, and pass the DataFrame."
         )
     return reader(path)
-
-
-def read_rows(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    return _READERS.get(Path(path).suffix.lower(), read_jsonl)(path)
 
 
 def _named(path: str | PathLike[str]) -> str:

@@ -96,14 +96,15 @@ class PrivateRecords:
                 faults.add(position, made)
                 fields = fields_of(example)
                 for option in without:
-                    without[option] += fields is not None and getattr(self, option) not in fields
+                    given = option == "label_key" and self._label is not None
+                    without[option] += not given and fields is not None and getattr(self, option) not in fields
             else:
                 self._keep(*made)
         if lacking := [option for option, count in without.items() if count == rows > 1]:
             keys = " or ".join(repr(getattr(self, option)) for option in lacking)
             unlabelled = ". For texts without labels give one for all with label=" if lacking == ["label_key"] else ""
             raise InvalidParameter(
-                f"Expected examples to have {keys}, but none of them has. Say what text and label are called with "
+                f"Expected examples to have {keys}, but no example has it. Say what text and label are called with "
                 f"text_key= and label_key= of PrivateRecords{unlabelled}."
             )
         faults.raise_any()
@@ -326,8 +327,8 @@ def check_records(
     lacking = [one for one in variables if names and all(one not in records.get(name) for name in names)]
     if lacking:
         raise InvalidParameter(
-            f"Expected the {whose} to name keys of the examples, but none of them has {lacking}. Write {{text}} for "
-            "the text and {label} for the label, or name the key of the text with text_key= of PrivateRecords."
+            f"Expected the {whose} to name keys of the examples, but no example has {lacking}. Write {{text}} for the "
+            "text, whatever its column is called, or name that column with text_key= of PrivateRecords."
         )
     for position, name in enumerate(names):
         if fault := row_fault(records.get(name), labels, variables, whose=whose, plain=plain):

@@ -65,7 +65,7 @@ def test_a_run_pays_for_what_it_has_not_paid_itself(ledger: PrivacyLedger) -> No
     assert [(entry.caller, entry.count) for entry in plan.entries()] == [
         ("run", 1), ("another", 2), ("run", 1), ("run", 2),
     ]  # fmt: skip
-    for count, missing in ((4, "This question"), (5, "These 2 questions"), (6, "0 of 5 are left")):
+    for count, missing in ((4, "This question"), (5, "These 2 questions"), (6, "0 of 5 planned releases are left")):
         with pytest.raises(BudgetExceeded, match=missing):
             plan.spend_up_to(VOTE, count, caller="run")
     plan.spend_up_to(VOTE, 3, caller="run")
@@ -162,7 +162,7 @@ def test_a_refused_spend_charges_nothing_and_says_what_fits(ledger: PrivacyLedge
     plan = ledger.reserve([(VOTE, 5)], name="p", delta=1e-6)
     plan.spend(VOTE, 3)
     for count in (3, 10**30):
-        with pytest.raises(BudgetExceeded, match="2 of 5 are left") as refused:
+        with pytest.raises(BudgetExceeded, match="2 of 5 planned releases are left") as refused:
             plan.spend(VOTE, count)
         assert refused.value.fits == 2
         assert refused.value.spent == plan.spent()
@@ -338,10 +338,12 @@ def test_a_refusal_reads_like_a_sentence(ledger: PrivacyLedger) -> None:
     with pytest.raises(BudgetExceeded) as refused:
         votes.spend(VOTE)
     assert str(refused.value).startswith(
-        f"0 of 5 are left in the plan 'p'. This question would cost epsilon {one_more:.3g}; 0 of {votes.epsilon:.4g} "
-        "is left. Nothing was charged. Another ledger over the same records"
+        f"0 of 5 planned releases are left in 'p'. This question would cost epsilon {one_more:.3g}; 0 of "
+        f"{votes.epsilon:.4g} is left. Nothing was charged. A second ledger over these records"
     )
-    with pytest.raises(BudgetExceeded, match=r"^0 of 5 are left in the plan 'p'\. These 7,000,000 questions would go"):
+    with pytest.raises(
+        BudgetExceeded, match=r"^0 of 5 planned releases are left in 'p'\. These 7,000,000 questions would go"
+    ):
         votes.spend(VOTE, 7_000_000)
     with pytest.raises(BudgetExceeded, match=r"^The plan 'q' of 1 choice and 900 questions cannot be reserved: it "):
         ledger.reserve([(VOTE, 900), (CHOICE, 1)], name="q", delta=1e-6)

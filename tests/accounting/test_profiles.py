@@ -104,7 +104,7 @@ def test_refused_events_say_why() -> None:
     with pytest.raises(UnsupportedEvent, match="known to be counted right"):
         epsilon([(dp_event.UnsupportedDpEvent(), 1)], 1e-5)
     assert epsilon([(NoisyMaxEvent(2.0), 3), (dp_event.NonPrivateDpEvent(), 1)], 1e-5) == math.inf
-    with pytest.raises(InvalidParameter, match=r"sampling_probability=1.2 in \(0.0, 1.0\]"):
+    with pytest.raises(InvalidParameter, match=r"sampling_probability=1.2 to be above 0 and at most 1"):
         NoisyMaxEvent(1.0, 1.2)
     with pytest.raises(InvalidParameter, match=r"delta=0 "):
         epsilon([(NoisyMaxEvent(1.0), 1)], 0)
@@ -152,9 +152,9 @@ def test_little_noise_of_the_library_is_counted_on_a_grid_that_fits_in_memory() 
     for less in (dp_event.GaussianDpEvent(1e-3), dp_event.LaplaceDpEvent(1e-3)):
         for event in (less, dp_event.PoissonSampledDpEvent(0.1, less), dp_event.ComposedDpEvent([little, less])):
             assert epsilon([(event, 1), (NoisyMaxEvent(10.0), 1)], delta, neighbors=ADD) == math.inf
-    with pytest.raises(InvalidParameter, match=r"GaussianDpEvent.noise_multiplier=nan to be a finite number in \[0.0"):
+    with pytest.raises(InvalidParameter, match=r"GaussianDpEvent.noise_multiplier=nan to be a finite number, at least"):
         epsilon([(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(math.nan), 2), 1)], delta)
-    with pytest.raises(InvalidParameter, match=r"PoissonSampledDpEvent.sampling_probability=2 in \[0.0, 1.0\]"):
+    with pytest.raises(InvalidParameter, match=r"PoissonSampledDpEvent.sampling_probability=2 to be at least 0 and at"):
         epsilon([(dp_event.PoissonSampledDpEvent(2, little), 1)], delta)
 
 

@@ -52,7 +52,7 @@ def test_each_asker_has_a_share_and_all_have_the_plan(place: str) -> None:
         plan.spend(FAINT, 3, user_id="a")
         plan.spend(FAINT, 2, user_id="b")
         assert plan.remaining(FAINT, user_id="c") == 1  # the plan has less than the share
-        with pytest.raises(BudgetExceeded, match="1 of 10 are left in the plan") as refused:
+        with pytest.raises(BudgetExceeded, match="1 of 10 planned releases are left") as refused:
             plan.spend(FAINT, 2, user_id="c")
         assert not isinstance(refused.value, QuotaExceeded)
         assert plan.used_by() == {"a": 3, "b": 2, "team-7": 4}

@@ -78,7 +78,7 @@ OTHER: dict[str, dict[str, Any]] = {
 def test_other_records_or_settings_under_the_same_name_are_refused(case: str, tmp_path: Path) -> None:
     """If it breaks, a caller gets a classifier of other records, or draws twice for the price of one."""
     shares(tmp_path)
-    match = "of other records" if "examples" in OTHER[case] else "other settings|another encoder"
+    match = "from other records" if "examples" in OTHER[case] else "other settings|another encoder"
     with pytest.raises(PlanError, match=match):
         fitted(**ledger_in(tmp_path), **OTHER[case])
     assert shares(tmp_path) == shares(tmp_path)
@@ -89,7 +89,7 @@ def test_another_number_of_records_per_user_is_another_set_of_records(tmp_path: 
     two, one = (PrivateRecords(rows(), user_key="customer", records_per_user=most) for most in (2, 1))
     fitted(two, components=8, **ledger_in(tmp_path))
     fitted(two, components=8, **ledger_in(tmp_path))
-    with pytest.raises(PlanError, match="of other records"):
+    with pytest.raises(PlanError, match="from other records"):
         fitted(one, components=8, **ledger_in(tmp_path))
 
 
@@ -165,7 +165,7 @@ def test_a_release_that_ends_after_its_charge_goes_on_for_the_same_charge(
     first = shares(tmp_path)
     assert shares(tmp_path) == first
     assert PrivacyLedger(BUDGET, tmp_path / "ledger").spent() == spent
-    with pytest.raises(PlanError, match="of other records"):
+    with pytest.raises(PlanError, match="from other records"):
         shares(tmp_path, examples=rows(202))
 
 

@@ -104,8 +104,8 @@ def test_more_than_is_left_is_refused_before_any_work(
     more = " --name another" if name == "fit" else ""
     assert run(f"{COMMANDS[name]}{more}", 1) == 1
     [line] = [line for line in capsys.readouterr().err.splitlines() if "read off" not in line and "loading" not in line]
-    assert "Expected --epsilon 1 to be at most 0.5, the rest of epsilon 3 for tickets.jsonl." in line
-    assert "Another ledger over the same rows adds up with this one" in line
+    assert "Expected --epsilon 1 to be at most 0.5: that is left of 3 for tickets.jsonl." in line
+    assert "A second ledger over these rows would add its epsilon" in line
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -161,8 +161,8 @@ def test_the_total_never_changes(budget: str, code: int, capsys: pytest.CaptureF
     said = capsys.readouterr().err
     assert found == code, said
     if code == 1:
-        assert f"Expected --budget {float(budget.split()[0]):g}" in said
-        assert "to be 3 1e-06, which tickets.jsonl.ledger was made with" in said
+        assert f"Expected no --budget {float(budget.split()[0]):g}" in said
+        assert "tickets.jsonl.ledger was made with epsilon 3 and delta 1e-06, for good" in said
         assert len(ledger_of("tickets.jsonl", 3.0, 1e-6).plans()) == 1
 
 
@@ -180,7 +180,7 @@ def test_a_plan_spends_and_makes_nothing_and_says_what_would_be_left(
     assert json.loads(capsys.readouterr().out)["left"] == pytest.approx({"epsilon": 1.0, "delta": 1e-5 / 3})
     assert {path.name for path in place.iterdir()} == files
     assert run(f"{COMMANDS[name]} --plan --budget 1", 2) == 1
-    assert "at most 1, the rest" in capsys.readouterr().err
+    assert "at most 1: that is left of" in capsys.readouterr().err
 
 
 def test_the_same_command_gives_out_the_same_at_no_cost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +198,7 @@ def test_a_second_release_takes_a_name_of_its_own(capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert run(COMMANDS["fit"], 2) == 1
     said = capsys.readouterr().err
-    assert "another --name starts a new one, and both epsilons are taken from the total" in said
+    assert "Another --name starts a new one, and both epsilons are taken from the total" in said
     assert run(f"{COMMANDS['fit']} --name second", 2) == 0
     assert "epsilon 0 of 3 left" in capsys.readouterr().out
 
@@ -273,7 +273,7 @@ def test_rows_that_changed_go_on_with_their_ledger(
     assert "epsilon 1 of 3 left" in shown.out
     assert "Warning" not in shown.err
     assert run(COMMANDS["fit"]) == 1  # what is kept is of other rows, and is not given out for these
-    assert "the release 'prototypes' of other records. Give this one another --name" in capsys.readouterr().err
+    assert "a release 'prototypes' from other records. To release these, give another --name" in capsys.readouterr().err
 
 
 def test_wholly_other_rows_at_the_same_path_are_told(capsys: pytest.CaptureFixture[str]) -> None:

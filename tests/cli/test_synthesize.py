@@ -108,7 +108,7 @@ def test_texts_without_labels_take_the_one_that_is_named(
     assert len(made) + len(made.dropped) == 3
     assert main([*asked, "--out", str(tmp_path / "other.jsonl")]) == 1
     said = capsys.readouterr().err
-    assert "'label', but none of them has. Say what" in said
+    assert "'label', but no example has it. Say what" in said
     assert "For texts without labels give one for all with --labels." in said
     assert main(["plan", "icl", "--data", str(data), "--epsilon", "3"]) == 1
     assert "one for all" not in capsys.readouterr().err, "a classifier takes two labels at least"

@@ -70,18 +70,18 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"to be a list of non-empty strings", {"labels": ["positive", 1]}),
         (r"\['positive', 'Positive'\] to differ in more than case", {"labels": ["positive", "Positive"]}),
         (r"one line each, as an answer is, not \['a\\nb'\]", {"labels": ["positive", "a\nb"]}),
-        (r"max_queries=0 to be a whole number in \[1, 10000000\]", {"max_queries": 0}),
-        (r"max_queries=10000001 to be a whole number in \[1, 10000000\]", {"max_queries": 10_000_001}),
+        (r"max_queries=0 to be a whole number from 1 to 10000000", {"max_queries": 0}),
+        (r"max_queries=10000001 to be a whole number from 1 to 10000000", {"max_queries": 10_000_001}),
         (r"max_queries=2.5 to be a whole number", {"max_queries": 2.5}),
         (r"shots=0 ", {"shots": 0}),
         (r"subsets=-1 ", {"subsets": -1}),
         (r"partitions=0 ", {"partitions": 0}),
-        (r"probability=0 in \(0.0, 1.0\]", {"sampling_probability": 0}),
+        (r"probability=0 to be above 0 and at most 1", {"sampling_probability": 0}),
         (r"probability=1.5 in", {"sampling_probability": 1.5}),
         (r"sampling='poisson' to be one of", {"sampling": "poisson"}),
         (r'partitions=8 to be absent: "resample" uses subsets=', {"sampling": "resample"}),
-        (r"timeout=0 in \(0.0, inf\)", {"timeout": 0}),
-        (r"max_concurrency=0 to be a whole number in \[1", {"max_concurrency": 0}),
+        (r"timeout=0 to be above 0", {"timeout": 0}),
+        (r"max_concurrency=0 to be a whole number of at least 1", {"max_concurrency": 0}),
         (r"max_question_chars=0 to be a whole number", {"max_question_chars": 0}),
         (r"budget=3.0 to be a PrivacyBudget\. Give PrivacyBudget\(3.0\)", {"budget": 3.0}),
         (r"model to be a model, but it is a str.*init_chat_model", {"model": "gpt"}),
@@ -110,7 +110,7 @@ def test_under_add_remove_no_examples_are_as_good_as_some() -> None:
         ({"epsilon": 0}, "epsilon=0 in"),
         ({"epsilon": -1.0}, "epsilon=-1.0 in"),
         ({"epsilon": float("inf")}, "epsilon=inf"),
-        ({"epsilon": 1.0, "delta": 0}, r"delta=0 in \(0.0, 1.0\)"),
+        ({"epsilon": 1.0, "delta": 0}, r"delta=0 to be above 0 and below 1"),
         ({"epsilon": 1.0, "delta": 1.0}, "delta=1.0 in"),
         ({"epsilon": 1.0, "neighbors": "next_door"}, r"neighbors='next_door' to be one of \['add_or_remove_one'"),
         ({"epsilon": 1.0, "neighbors": None}, "neighbors=None"),
@@ -264,7 +264,7 @@ def test_small_slips_are_refused_for_nothing() -> None:
     chain = classifier()
     with pytest.raises(InvalidParameter, match="record_id=7 to be a str"):
         chain.forget(7)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(InvalidParameter, match=r"max_queries=0 to be a whole number in \[1"):
+    with pytest.raises(InvalidParameter, match=r"max_queries=0 to be a whole number from 1"):
         chain.with_budget(PrivacyBudget(1.0), max_queries=0)
     with pytest.raises(InvalidParameter, match="lone surrogate") as caught:
         chain.invoke(f"{CANARY} \ud800")

@@ -119,7 +119,7 @@ def test_the_plan_ends_before_shares_that_add_up_to_more() -> None:
             except BudgetExceeded:
                 refused += 1
     assert (given, refused, chain.answers_left(), sum(used(chain).values())) == (5, 11, 0, 5)
-    with pytest.raises(BudgetExceeded, match="0 of 5 are left in the plan") as ended:
+    with pytest.raises(BudgetExceeded, match="0 of 5 planned releases are left") as ended:
         chain.invoke("last", by("d"))
     assert not isinstance(ended.value, QuotaExceeded)
 

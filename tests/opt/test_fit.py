@@ -238,7 +238,7 @@ def test_rows_under_add_or_remove_are_refused() -> None:
     """If it breaks, a private number of rows decides who takes part."""
     with pytest.raises(InvalidParameter, match="rows=50 with replace-one or zero-out"):
         optimizer(rows=50, budget=ADD_OR_REMOVE)
-    with pytest.raises(InvalidParameter, match=r"rows=1 to be a whole number in \[2"):
+    with pytest.raises(InvalidParameter, match=r"rows=1 to be a whole number of at least 2"):
         optimizer(rows=1)
 
 

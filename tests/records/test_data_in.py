@@ -402,7 +402,7 @@ def test_columns_without_names_are_named_by_number() -> None:
 
 def test_a_prompt_that_names_no_key_at_all_is_told_so() -> None:
     """If it breaks, who writes {ticket} for the text reads that all examples lack something, and repairs the data."""
-    with pytest.raises(InvalidParameter, match=r"none of them has \['ticket'\]\. Write \{text\} for the text"):
+    with pytest.raises(InvalidParameter, match=r"no example has \['ticket'\]\. Write \{text\} for the text"):
         classifier(examples=private_examples(24), prompt="Ticket: {ticket}\nLabel:")
 
 
@@ -608,7 +608,7 @@ def test_errors_of_the_system_say_what_they_are_about_only() -> None:
 def test_a_key_that_no_example_has_is_one_sentence_and_no_list_of_rows() -> None:
     """The rows of a LangSmith dataset, or a table with other columns, are all called broken: 0, 1, 2 and 590 more."""
     rows = [{"inputs": {"text": CANARY}, "outputs": "a"} for _ in range(20)]
-    with pytest.raises(InvalidParameter, match=r"to have 'text' or 'label', but none of them has\.") as caught:
+    with pytest.raises(InvalidParameter, match=r"to have 'text' or 'label', but no example has it\.") as caught:
         PrivateRecords(rows)
     assert CANARY not in str(caught.value)
     with pytest.raises(InvalidParameter, match="to have 'label', but none"):

@@ -110,7 +110,7 @@ def test_a_ledger_knows_the_records_however_they_are_divided(tmp_path: Path) -> 
     whole = fit(RecordShards([functools.partial(rows_between, 0, 80)], workers=1))
     halves = [functools.partial(rows_between, 40, 80), functools.partial(rows_between, 0, 40)]
     assert repr(fit(RecordShards(halves, workers=1))) == repr(whole)
-    with pytest.raises(PlanError, match="of other records"):
+    with pytest.raises(PlanError, match="from other records"):
         fit(RecordShards(halves[:1], workers=1))
 
 

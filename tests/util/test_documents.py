@@ -56,8 +56,8 @@ def test_a_field_of_another_form_is_named_and_nothing_of_it_is_shown(
     with pytest.raises(InvalidParameter) as refused:
         Whole.load(path, "test 1")
     error = refused.value
-    assert f"'test 1': {said}" in str(error)
-    assert "damaged, or of another version." in str(error)
+    assert f"'test 1', but {said}" in str(error)
+    assert "or of another version." in str(error)
     assert "\n" not in str(error)
     assert error.__cause__ is None
     assert SECRET not in f"{error}{error!r}{error.__context__}{error.__context__!r}"

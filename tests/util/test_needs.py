@@ -20,7 +20,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra() -> None:
         importlib.import_module("no_such_package")
     assert str(caught.value) == (
         "Expected the packages torch and transformers for vectors. "
-        "Install them with: pip install 'langchain-dp[attacks]'."
+        "Install them with: pip install '.[attacks]' in a checkout of langchain-dp."
     )
     assert caught.value.__cause__ is None
 

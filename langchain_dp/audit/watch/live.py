@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from langchain_dp._util import forks, validate
-from langchain_dp._util.extras import needs
+from langchain_dp._util.extras import install_hint, needs
 from langchain_dp.audit.report.contents import Report
 from langchain_dp.audit.report.page import Live, page
 from langchain_dp.audit.watch.reading import LedgerStats, Watchable, Watched, named
@@ -122,7 +122,7 @@ def _metrics(name: str, watched: Watched) -> Any:
 
         from langchain_dp.audit.watch.prometheus import LedgerCollector
     except ImportError:
-        missing = "For metrics: pip install 'langchain-dp[prometheus]'.\n"
+        missing = f"For metrics: {install_hint('prometheus')}.\n"
         return lambda _: PlainTextResponse(missing, 404)
     registry = CollectorRegistry()
     registry.register(LedgerCollector({name: watched}))
