@@ -84,7 +84,7 @@ It writes DATA.ledger, and a Python script that fits a classifier.
         script = self.out or self.data.parent / f"private_{re.sub(r'[^A-Za-z0-9]+', '_', self.data.stem)}.py"
         check_folder(script, "--out")
         if not self.data.is_file():
-            raise InvalidParameter(f"Expected the file {self.data}, but there is none. Check the path.")
+            raise InvalidParameter(f"There is no file {self.data}. Check the path.")
         if script.exists():
             raise InvalidParameter(f"Expected the script {script} to be new. Name another with --out, or run it.")
         self._ask()

@@ -53,7 +53,7 @@ def label_words(given: Mapping[str, str], labels: Sequence[str]) -> list[str]:
     unknown = [label for label in given if label not in labels]
     if unknown and (len(unknown) == len(given) or written & {label.strip().casefold() for label in unknown}):
         raise InvalidParameter(
-            f"Expected words or names of labels alone, but {unknown} are none of labels={list(labels)}. Write them as "
+            f"Expected words or names of labels alone, but {unknown} are not in labels={list(labels)}. Write them as "
             "the labels are written."
         )
     words = [given.get(label, label) for label in labels]

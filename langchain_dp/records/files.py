@@ -159,7 +159,7 @@ def check_names(names: Iterable[Any], where: str) -> None:
         places = [place for place, name in enumerate(names, start=1) if name == twice[0]]
         raise InvalidParameter(
             f"Expected the columns of {where} to have different names, but columns {places[0]} and {places[1]} share "
-            "one. Rename one of them, or add a header if there is none."
+            "one. Rename one of them, or add a header."
         )
 
 

@@ -64,7 +64,7 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"replicas='no' to be one of", {"replicas": "no"}),
         (r"each once", {"labels": ["positive", "positive"]}),
         (r"a list, not a set", {"labels": {"positive", "negative"}}),
-        (r"\['Positive'\] are none of labels=", {"prompt": dataclasses.replace(AGNEWS, words={"Positive": "good"})}),
+        (r"\['Positive'\] are not in labels=", {"prompt": dataclasses.replace(AGNEWS, words={"Positive": "good"})}),
         (r"labels='positive' to be a list", {"labels": "positive"}),
         (r"to be a list of non-empty strings", {"labels": ["positive", " "]}),
         (r"to be a list of non-empty strings", {"labels": ["positive", 1]}),

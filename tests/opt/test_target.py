@@ -158,7 +158,7 @@ def test_labels_and_prompts_of_every_kind_are_scored() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"postive": "good"}, r"\['postive'\] are none of labels="),
+        ({"postive": "good"}, r"\['postive'\] are not in labels="),
         ({"positive": 5}, "one line of text by label, not 'positive': 5"),
         ({"positive": "good", "negative": "Good"}, "differ in more than case"),
         ("good", "words of type str to map labels to words"),
