@@ -48,7 +48,7 @@ class ReleaseOptions(ChargedOptions, FileOptions, LabelOptions):
             records = PrivateRecords(rows, user_key=self.user_key)
             check_records(records, labels, ["text"], protects_users=True)  # before the ledger is made
             people = [name for name in rows[0] if PEOPLE.search(name)] if rows and self.user_key is None else []
-            if people:
+            if people and not self.json:
                 note(
                     f"The promise holds for one row, and column {people[0]!r} may name a person with several. If so, "
                     f"give --user-key {people[0]}."

@@ -71,7 +71,10 @@ class WritingModelOptions(ModelOptions):
         """Refuse the embedded model unless allowed, before anything is read."""
         from langchain_dp.ensemble.text_writer import check_writer
 
-        check_writer(self.model is None, self.allow_small_model)
+        try:
+            check_writer(self.model is None, self.allow_small_model)
+        except InvalidParameter as error:
+            raise WrongArguments(str(error)) from None
 
 
 class LabelOptions(Options):

@@ -311,8 +311,8 @@ def test_the_examples_are_true(example: str, place: Path, monkeypatch: pytest.Mo
             "optimize --epsilon 1 --data x --out y --task sst2 --neighbors add-or-remove-one --partitions 9",
             "Expected --sampling-probability with",
         ),
-        ("optimize --epsilon 1 --data x --out y --task sst2", "Expected --model, the path of a GGUF"),
-        ("synthesize --epsilon 1 --data x --out y", "Expected --model, the path of a GGUF"),
+        ("optimize --epsilon 1 --data x --out y --task sst2", "Give --model with a GGUF"),
+        ("synthesize --epsilon 1 --data x --out y", "Give --model with a GGUF"),
     ],
 )
 def test_wrong_arguments_are_one_line_with_the_remedy(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
