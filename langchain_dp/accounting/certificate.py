@@ -269,11 +269,14 @@ class PrivacyCertificate(BaseCertificate):
         )
 
     def _own_rows(self) -> list[tuple[str, str]]:
+        relation = _RELATIONS[self.neighbors]
+        if any(note.endswith("all records of one user") for note in self.notes):
+            relation = relation.replace("one record", "all records of one user")
         rows = [
             ("mechanism", self.mechanism),
             ("reserved", f"epsilon = {bound(self.epsilon)}, delta = {bound(self.delta, 3)}"),
             ("spent so far", f"epsilon = {bound(self.spent[0])}, delta = {bound(self.spent[1], 3)}"),
-            ("neighbors", f"{_RELATIONS[self.neighbors]} [{self.neighbors.name}]"),
+            ("neighbors", f"{relation} [{self.neighbors.name}]"),
         ]
         for source in self.sources if len(self.sources) > 1 else ():
             cost = f"epsilon = {bound(source.epsilon)}, delta = {bound(source.delta, 3)}"

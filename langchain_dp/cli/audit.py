@@ -58,7 +58,7 @@ The ledger is not changed. The page makes no request and holds no text of any re
         if self.json:
             print_json(found.to_dict())
         else:
-            print(f"{self.out}: {found.kind} with {found.total:,} releases")
+            print(f"{self.out}: {found.kind} with {found.total:,} release{'s' * (found.total != 1)}")
             for attack in found.attacks:
                 if attack.contradicts:
                     print(f"An attack contradicts a promise: {attack.name}. See the page.", file=sys.stderr)

@@ -73,7 +73,7 @@ epsilon is null.
 """
     part: Literal["all", "prototypes", "votes"] = Option("all", help="what to show")
     epsilon: list[float] | None = Option(None, parser=positive, help="default: 1 3 8")
-    picture: Path = Option(Path("accuracy_vs_epsilon.png"))
+    picture: Path = Option(Path("accuracy_vs_epsilon.png"), help="of the votes; that of prototypes stands beside it")
 
     @property
     def epsilons(self) -> list[float]:

@@ -101,8 +101,9 @@ class FileOptions(Options):
             raise InvalidParameter(f"Expected {path} to hold at least one row, but it holds none. Give more rows.")
         try:
             records = PrivateRecords(rows, text_key=self.text_key, label_key=self.label_key, label=label)
-        except InvalidParameter as error:  # of --data or of --test
-            raise InvalidParameter(f"{error} The file is {path}.") from None
+        except InvalidParameter as error:
+            beside = " It needs the columns of --data." if path == getattr(self, "test", None) else ""
+            raise InvalidParameter(f"{error} The file is {path}.{beside}") from None
         return [dict(records.get(name)) for name in records.ids()]
 
 

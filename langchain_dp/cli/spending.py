@@ -59,6 +59,7 @@ class DataLedger:
     may_ask: bool
     plans: dict[str, tuple[float, float]]
     made: bool
+    again: bool = False
 
     @classmethod
     def at(cls, place: str, data: Path, given: Sequence[float] | None, neighbors: str, *, ask: bool) -> "DataLedger":
@@ -114,7 +115,8 @@ class DataLedger:
         if plan and self.budget is None:
             return PrivacyBudget(epsilon, neighbors=self.neighbors)
         self.budget = self.budget or self._asked()
-        if name in self.plans:
+        self.again = name in self.plans
+        if self.again:
             return dataclasses.replace(self.budget, epsilon=epsilon, delta=self.plans[name][1])
         left = self.left()
         if epsilon > left[0] * (1 + _ROUNDING):
@@ -164,7 +166,8 @@ class DataLedger:
     def __str__(self) -> str:
         if self.budget is None:
             return f"no ledger yet for {self.data}: --budget names the total epsilon of all commands on it"
-        return f"epsilon {room(self.left()[0])} of {bound(self.budget.epsilon)} left for {self.data}"
+        again = "The epsilon of this release was taken before, not again: " if self.again else ""
+        return f"{again}epsilon {room(self.left()[0])} of {bound(self.budget.epsilon)} left for {self.data}"
 
     def in_json(self) -> dict[str, Any]:
         left = None if self.budget is None else dict(zip(("epsilon", "delta"), self.left(), strict=True))
