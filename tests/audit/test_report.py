@@ -141,7 +141,8 @@ def test_no_text_that_stands_in_a_name_is_shown(tmp_path: Path) -> None:
     path = tmp_path / f"{SECRET}.db"
     event = PartEvent(SECRET, NoisyMaxEvent(2.0))
     with PrivacyLedger(PrivacyBudget(8.0, 1e-5), path) as made:
-        made.reserve([(event, 5)], name=SECRET, settings={"model": SECRET}).spend(event, caller=SECRET)
+        plan = made.reserve([(event, 5)], name=SECRET, settings={"model": SECRET, "records": SECRET})
+        plan.spend(event, caller=SECRET)
     with MetricLedger(20.0, tmp_path / "texts.db") as texts:
         texts.spend(1.0, [Owner(SECRET, SECRET)], table=SECRET, caller=SECRET)
     attack = (ReportedAttack(label(SECRET), 0.5, 0.4, 0.6, 0.5, 10, {label(SECRET): label(SECRET)}),)

@@ -287,7 +287,7 @@ def _of_ledger(ledger: PrivacyLedger, head: tuple[str, str, str, str]) -> Report
         plans.append(
             Plan(
                 label(plan.name), plan.time, plan.epsilon, plan.delta, cost, tuple(releases), shares, each,
-                label(about["model"]) if about.get("model") else "", _counted(about),
+                label(str(about["model"])) if about.get("model") else "", _counted(about),
             )
         )  # fmt: skip
     spent = account.spent(stored, used, round_up=False)
@@ -309,9 +309,9 @@ def _of_ledger(ledger: PrivacyLedger, head: tuple[str, str, str, str]) -> Report
 
 
 def _counted(about: Mapping[str, Any]) -> str:
-    if "users" in about:
+    if isinstance(about.get("users"), int):
         return f"{about['users']:,} users, all records of one protected together"
-    return f"{about['records']:,} records" if "records" in about else ""
+    return f"{about['records']:,} records" if isinstance(about.get("records"), int) else ""
 
 
 def _shares(plan: LedgerPlan) -> tuple[tuple[UserShare, ...], int | None]:

@@ -148,7 +148,10 @@ def meaning(epsilon: float, delta: float, neighbors: Neighbors, spent: tuple[flo
 def _told_of(delta: float) -> str:
     if not delta:
         return " Delta is 0: the promise has no exception."
-    return f" With a probability of delta, 1 in {min(1 / delta, 1e12):,.0f}, a record may show by more than that."
+    return (
+        f" With a probability of delta, 1 in {min(1 / delta, 1e12):,.0f}, a record may show by more than epsilon "
+        "allows. The figures above include that."
+    )
 
 
 def calibration(event: DpEvent, neighbors: Neighbors) -> str:
