@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import io
 import json
+import os
 import re
 import sys
 import threading
@@ -189,9 +190,11 @@ _READERS: dict[str, Callable[[str | PathLike[str]], list[dict[str, Any]]]] = {
 def read_file(path: str | PathLike[str]) -> list[dict[str, Any]]:
     reader = _READERS.get(Path(path).suffix.lower())
     if reader is None:
+        # What is no file may be a private text.
+        what = Path(path).name if os.path.isfile(path) else f"examples of type {type(path).__name__}"
         raise InvalidParameter(
-            f"Expected {Path(path).name} to end in one of {sorted(_READERS)}. Save the table as CSV, or read it in "
-            "Python, with pandas for instance, and pass the DataFrame."
+            f"Expected {what} to be a path that ends in one of {sorted(_READERS)}. Save the table as CSV, or read it "
+            "in Python, with pandas for instance, and pass the DataFrame."
         )
     return reader(path)
 

@@ -91,7 +91,7 @@ def test_the_ledger_reserves_and_charges_parts(place: str) -> None:
         assert (again.remaining(TRAIN), again.remaining(VALIDATION)) == (30, 1)
         again.spend(VALIDATION)
         assert again.spent()[0] == pytest.approx(epsilon([(TRAIN, 20), (VALIDATION, 1)], 8e-6))
-        with pytest.raises(BudgetExceeded, match="0 of 1 are left"):
+        with pytest.raises(BudgetExceeded, match="0 of 1 planned releases are left"):
             again.spend(VALIDATION)
         again.spend(TRAIN, 30)
         assert again.spent() == ledger.spent() == (again.epsilon, 8e-6)

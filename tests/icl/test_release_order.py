@@ -113,7 +113,7 @@ async def test_a_refused_spend_asks_nobody(make: Any) -> None:
     chain.invoke("x")
     before = len(model.asked if isinstance(model, VotingChat) else model.calls)
     for question in ("y", "z"):
-        with pytest.raises(BudgetExceeded, match="0 of 1 are left") as caught:
+        with pytest.raises(BudgetExceeded, match="0 of 1 planned releases are left") as caught:
             chain.invoke(question)
         assert caught.value.fits == 0
     with pytest.raises(BudgetExceeded):

@@ -76,7 +76,7 @@ def test_a_full_ledger_refuses_another_chain_and_says_how_much_is_left() -> None
         classifier(ledger=ledger, name="late")
     assert (caught.value.fits, caught.value.budget) == (0, (50.0, 1e-5))
     with pytest.raises(
-        BudgetExceeded, match=r"^The plan 'late' of 5 .*epsilon=0, delta=0 are not .*charged\. Another ledger"
+        BudgetExceeded, match=r"^The plan 'late' of 5 .*epsilon=0, delta=0 are not .*charged\. A second ledger"
     ):
         classifier(ledger=ledger, budget=HALF, name="late")
     assert [plan.name for plan in ledger.plans()] == ["all of it"]

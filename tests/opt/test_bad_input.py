@@ -34,7 +34,7 @@ from langchain_dp.opt import DLNSettings, OptPrompts, PromptAlternative
         ({"labels": ["yes"]}, r"labels=\['yes'\] to hold at least two"),
         ({"labels": ["yes", "yes"]}, r"each once"),
         ({"labels": "yes"}, r"labels='yes' to be a list"),
-        ({"labels": ["yes", ""]}, r"list of non-empty strings"),
+        ({"labels": ["yes", ""]}, r"list such as"),
         ({"prompts": OptPrompts(words={"postive": "good"})}, r"\['postive'\] are not in labels="),
         ({"labels": ["yes", "Yes"]}, r"\['yes', 'Yes'\] to differ in more than case"),
         ({"labels": ["yes", "no"], "prompts": OptPrompts(words={"no": "YES"})}, r"\['yes', 'YES'\] to differ"),

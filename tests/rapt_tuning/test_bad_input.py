@@ -109,7 +109,7 @@ def test_bad_tuners_are_refused() -> None:
         ({"sanitizer": None}, "Expected sanitizer of type NoneType"),
         ({"labels": ["one"]}, "at least two"),
         ({"labels": ["one", "one"]}, "each once"),
-        ({"labels": "positive"}, "a list of non-empty strings"),
+        ({"labels": "positive"}, "a list such as"),
         ({"labels": {"one": 1, "two": 2}}, "not a mapping"),
         ({"labels": {"negative", "positive"}}, r"not a set.*sorted\(labels\)"),
         ({"settings": {"method": "prefix"}}, "Expected settings of type dict"),

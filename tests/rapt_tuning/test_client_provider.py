@@ -324,7 +324,7 @@ def test_a_client_privatizes_training_texts_as_a_tuner_does() -> None:
     assert made.fit(examples, progress=False).report
     for bad, said in (
         ({"labels": ["positive"]}, "at least two labels"),
-        ({"labels": "positive"}, "a list of non-empty strings"),
+        ({"labels": "positive"}, "a list such as"),
         ({"user_key": "owner"}, "user_key='owner'"),
         ({"labels": ["one", "two"]}, "label of example 0"),
     ):

@@ -296,7 +296,7 @@ def test_numbers_in_place_of_labels_that_are_none_are_told_apart(labels: Any) ->
         ("n.jsonl", f'{{"a": 1}}\n[1]\n\n{CANARY}\n7', "lines 2, 4 and 5 of n.jsonl to be a JSON object"),
         ("n.csv", f"text,label\n{CANARY},a\n{CANARY}\n{CANARY},a,b\n", "rows 2 and 3 of n.csv to have as many fields"),
         ("n{0}.csv", f"text,label\n{CANARY}\n", r"row 1 of n\{0\}.csv"),
-        ("n.csv", b"text,label\nb,a\n\xff\xfe,a\n", "line 3 of n.csv to be UTF-8"),
+        ("n.csv", b"text,label\nb,a\n\xff\xfe,a\n", "n.csv to be UTF-8, but line 3 is not"),
         ("n.csv", "text;label\na;b\n", "commas between the columns of n.csv, but its header has semicolons"),
         (
             "n.jsonl",
@@ -410,7 +410,7 @@ def test_a_table_with_tabs_is_told_so(tmp_path: Path) -> None:
     """If it breaks, a table that was saved with tabs is said to lack the columns that everybody sees in it."""
     path = tmp_path / "notes.csv"
     path.write_text("text\tlabel\nGood.\tpraise\n")
-    with pytest.raises(InvalidParameter, match=re.escape("its header has tabs. Save it with commas, or give the rows")):
+    with pytest.raises(InvalidParameter, match=re.escape("its header has tabs. Save it with commas, or in Python")):
         PrivateRecords(path)
     assert read_csv(path, delimiter="\t") == [{"text": "Good.", "label": "praise"}]
 
@@ -581,7 +581,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     frame = pd.DataFrame([["a", "pos", "z"]], columns=["text", "label", "text"])
     table = pa.table([["a"], ["pos"], ["z"]], names=["text", "label", "text"])
     for given in (path, frame, table):
-        with pytest.raises(InvalidParameter, match="columns 1 and 3 have one"):
+        with pytest.raises(InvalidParameter, match="columns 1 and 3 share one"):
             PrivateRecords(given)
 
 
@@ -611,7 +611,7 @@ def test_a_key_that_no_example_has_is_one_sentence_and_no_list_of_rows() -> None
     with pytest.raises(InvalidParameter, match=r"to have 'text' or 'label', but no example has it\.") as caught:
         PrivateRecords(rows)
     assert CANARY not in str(caught.value)
-    with pytest.raises(InvalidParameter, match="to have 'label', but none"):
+    with pytest.raises(InvalidParameter, match="to have 'label', but no example"):
         PrivateRecords([{"text": "a"}, {"text": ""}])
     with pytest.raises(InvalidParameter, match="example 0 to have a non-empty str under 'text'"):
         PrivateRecords([{"label": "a"}, {"text": "a", "label": "a"}])
