@@ -326,8 +326,8 @@ def survey() -> str:
 {markdown(["answers of", "conversations", "users", "surveys in which all bars hold", "bars missed"], lines)}
 
 Five questions on tickets at epsilon 1, answered once by the model, with new noise for each survey (`bench_survey.py`).
-Among 10,000 conversations each of 1,003 stands about ten times, by ten users. The page of a survey promises that all
-bars hold in 95 of 100 surveys.
+All rows draw the noise of the same 200 seeds. Among 10,000 conversations each of 1,003 stands about ten times, by ten
+users. The page of a survey promises that all bars hold in 95 of 100 surveys.
 """
 
 
