@@ -44,7 +44,7 @@ def main() -> None:
     """Run the arms that are missing."""
     options = _options()
     if options.table:
-        print(f"{table()}\n\n{prompts('embedded')}\n\n{beside_written()}")
+        print(f"{table()}\n\n{prompts('embedded')}\n\n{prompts('qwen15')}\n\n{beside_written()}")
         return
     done = {json.dumps(row["arm"]) for row in so_far(RESULTS)}
     stamp = made()

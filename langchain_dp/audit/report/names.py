@@ -205,7 +205,7 @@ def limits(neighbors: Neighbors) -> list[str]:
     }[neighbors]
     return [
         first,
-        "People with several records, unless a certificate says that it holds for all records of one user. Otherwise k "
+        "People with several records, unless a plan above protects all records of one together. Otherwise k "
         "records together may lose k times epsilon.",
         "The records from the operator of the model, who sees them in clear.",
         "Questions, labels, instructions, model names and the names of plans and chains. They are public.",
