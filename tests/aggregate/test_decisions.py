@@ -281,5 +281,5 @@ def test_a_langchain_without_decision_models_is_an_error_with_a_remedy(
         module: Any = sys.modules["langchain_core.decisions"]
         monkeypatch.delattr(module, "Noul")
         monkeypatch.setitem(module._dynamic_imports, "Noul", "elsewhere")
-    with pytest.raises(MissingExtra, match=r"langchain-core, 1\.8 or newer and before 1\.9.*langchain-dp\[decisions\]"):
+    with pytest.raises(MissingExtra, match=r"langchain-core, 1\.8 or newer and before 1\.9.*\.\[decisions\]"):
         room.DPDecisionModel  # noqa: B018  # it is imported now

@@ -231,4 +231,4 @@ def installed_with(asked: Iterable[Requirement]) -> dict[str, importlib.metadata
 
 def named_in(message: str) -> list[str]:
     """Extras that a message tells to install."""
-    return re.findall(r"langchain-dp\[([\w-]+)\]", message)
+    return re.findall(r"\.\[([\w-]+)\]", message)

@@ -28,7 +28,7 @@ def reason(error: BaseException | None) -> str | None:
     """What an error says is not installed, if that is no matter of the extra under test."""
     for known in chain(error):
         if type(known).__name__ == "MissingExtra":
-            named = re.findall(r"langchain-dp\[([\w-]+)\]", str(known))
+            named = re.findall(r"\.\[([\w-]+)\]", str(known))
             if named and not set(named) & set(os.environ[EXTRA].split()):
                 return f"needs the extra {named[0]}"
         if isinstance(known, ModuleNotFoundError) and known.name and absent(known.name):

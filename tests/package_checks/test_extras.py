@@ -90,7 +90,7 @@ def test_every_place_is_known() -> None:
 @pytest.mark.parametrize(("place", "text"), raised())
 def test_a_message_names_an_extra_and_what_it_brings(place: str, text: str) -> None:
     """If it breaks, pip is told to install an extra that does not exist, or that lacks the package named."""
-    assert re.search(r"""pip install (['"])langchain-dp\[[\w{}-]+\]\1""", text)
+    assert re.search(r"""pip install (['"])\.\[[\w{}-]+\]\1""", text)
     for extra in named_in(text.replace("[{}]", "")):
         assert extra in PROJECT["optional-dependencies"]
         for named in re.findall(r"packages? ([\w-]+)(?: and ([\w-]+))?", text):
