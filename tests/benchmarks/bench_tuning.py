@@ -266,12 +266,13 @@ def _tuned(tuner: RAPTPromptTuner, train: PrivatizedExamples, key: dict[str, Any
 def _untuned(tuner: RAPTPromptTuner, words: dict[str, Any]) -> RAPTProvider:
     """The backbone as it is, its own head for words the classifier."""
     given = copy.deepcopy(tuner.backbone)
-    spoken = label_words(given, LABELS, words.get("verbalizer"))
+    labels = tuple(words.get("verbalizer") or LABELS)
+    spoken = label_words(given, labels, words.get("verbalizer"))
     if spoken is None:
         sys.exit("Expected --backbone with the arm 'untuned': without tuning only a head for words can answer.")
-    model = TunedModel(given, tuner.settings, labels=len(LABELS), words=spoken).eval()
+    model = TunedModel(given, tuner.settings, labels=len(labels), words=spoken).eval()
     told = {name: words[name] for name in ("verbalizer", "template")}
-    return RAPTProvider(model, given, labels=LABELS, kind=tuner.client.kind, **told)
+    return RAPTProvider(model, given, labels=labels, kind=tuner.client.kind, **told)
 
 
 @functools.cache
