@@ -207,7 +207,7 @@ def test_a_share_is_never_prepaid(place: str) -> None:
             plan.spend(FAINT, user_id="a")
         for _ in range(4):
             plan.spend(FAINT, user_id="team-7", caller="mail")
-        with pytest.raises(BudgetExceeded, match="0 of 7 are left"):
+        with pytest.raises(BudgetExceeded, match="0 of 7 planned releases are left"):
             plan.spend(FAINT, user_id="team-7")
         counts = [(entry.count, entry.caller) for entry in ledger.entries()]
         assert counts == [(50, " (prepaid)"), *[(1, "mail")] * 7]

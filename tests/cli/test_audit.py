@@ -163,5 +163,5 @@ def test_the_command_runs_as_a_program_on_a_metric_ledger(tmp_path: Path) -> Non
         made.spend(2.0, [Owner(SECRET, SECRET)], table="glove-50d")
     command = [sys.executable, "-m", "langchain_dp", "audit", "--ledger", "texts.db", "--out", "report.html"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "report.html: metric ledger with 1 releases\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "report.html: metric ledger with 1 release\n", "")
     assert "2 nats per unit of distance" in (tmp_path / "report.html").read_text("utf-8")
