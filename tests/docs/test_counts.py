@@ -76,4 +76,5 @@ def test_the_tables_are_those_of_the_results() -> None:
     """If it breaks, the page quotes figures that nobody measured."""
     assert bench_candidates.table() in page("choose-examples")
     assert bench_candidates.prompts("embedded") in page("choose-examples")
+    assert bench_candidates.prompts("qwen15") in page("choose-examples")
     assert bench_candidates.beside_written() in page("choose-examples")
