@@ -30,6 +30,7 @@ PAGES = [
 ]
 """Pages whose names all have an example."""
 WITHOUT = {
+    "langchain_dp.ports.CONTENT_FREE": "a constant, three texts",
     "langchain_dp.icl.AGNEWS": "a constant: an ICLPrompt, whose class has the example",
     "langchain_dp.icl.AMAZON": "a constant: an ICLPrompt, whose class has the example",
     "langchain_dp.icl.SST2": "a constant: an ICLPrompt, whose class has the example",
