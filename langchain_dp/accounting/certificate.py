@@ -22,6 +22,8 @@ from langchain_dp.errors import InvalidParameter
 
 PUBLIC_COUNT = "the number of records is public"
 
+USERS = "the promise holds for all records of one user"
+
 INCLUDING = "released text went into this: its cost counts as reserved, and added up"
 
 ROUNDED = "spent is rounded up"
@@ -270,7 +272,7 @@ class PrivacyCertificate(BaseCertificate):
 
     def _own_rows(self) -> list[tuple[str, str]]:
         relation = _RELATIONS[self.neighbors]
-        if any(note.endswith("all records of one user") for note in self.notes):
+        if USERS in self.notes:
             relation = relation.replace("one record", "all records of one user")
         rows = [
             ("mechanism", self.mechanism),

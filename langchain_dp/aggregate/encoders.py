@@ -23,6 +23,7 @@ from langchain_dp.errors import InvalidParameter
 from langchain_dp.isolation.accept import check_encoder
 
 AT_ONCE = 2000
+MOST_COMPONENTS = 256
 _CALLS = 8
 
 
@@ -146,9 +147,6 @@ def encode_publicly(encoder: Embeddings, texts: Sequence[str]) -> Floats:
             f"texts, but it returned an array of shape {rows.shape}. Use another encoder."
         )
     return rows
-
-
-MOST_COMPONENTS = 256
 
 
 def projection_for(encoder: Embeddings, texts: Sequence[str] | None = None) -> Projection:

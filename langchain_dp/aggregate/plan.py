@@ -75,10 +75,6 @@ class PrototypePlan(InNotebooks):
     components: int
     noise_multiplier: float
 
-    @property
-    def _alike(self) -> list[_Curve]:
-        return [curve for curve in curves() if (curve.labels > 2) == (self.labels > 2)]
-
     def _of(self, curve: _Curve) -> float:
         ratio = self.examples / self.labels / self.noise_multiplier
         return min(float(np.interp(np.log(ratio), np.log(curve.ratios), curve.accuracy)), curve.clean)
@@ -86,7 +82,8 @@ class PrototypePlan(InNotebooks):
     @property
     def tasks(self) -> dict[str, tuple[int, int]]:
         """Right answers of 100 on similar tasks, with this noise and without."""
-        return {curve.task: (round(self._of(curve)), curve.clean) for curve in self._alike}
+        alike = [curve for curve in curves() if (curve.labels > 2) == (self.labels > 2)]
+        return {curve.task: (round(self._of(curve)), curve.clean) for curve in alike}
 
     @property
     def right_of_100(self) -> int:
@@ -97,6 +94,11 @@ class PrototypePlan(InNotebooks):
     def right_without_noise(self) -> int:
         """Their mean without noise."""
         return round(statistics.mean(clean for _, clean in self.tasks.values()))
+
+    @property
+    def mostly_noise(self) -> bool:
+        """Whether noise costs more than 15 right answers of 100."""
+        return self.right_without_noise - self.right_of_100 > 15
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -115,6 +117,6 @@ class PrototypePlan(InNotebooks):
             f"{round(100 / self.labels)} by a blind guess), in the mean over public tasks with the default encoder:",
             *(f"  {task}: {right} of 100 ({clean} without noise)" for task, (right, clean) in self.tasks.items()),
         ]
-        if self.right_without_noise - self.right_of_100 > 15:
+        if self.mostly_noise:
             lines.append("Most of it is noise. More examples, fewer labels or a larger epsilon help.")
         return "\n".join(lines)

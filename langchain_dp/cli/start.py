@@ -12,7 +12,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from langchain_dp.cli.options import PEOPLE, JsonOptions, LabelOptions
+from langchain_dp.cli.options import JsonOptions, LabelOptions, about_people
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.runs import check_folder
 from langchain_dp.cli.show import columns, print_json
@@ -145,19 +145,15 @@ It writes DATA.ledger, and a Python script that fits a classifier.
         from langchain_dp.aggregate import DPPrototypeClassifier
 
         plan = DPPrototypeClassifier.plan(users, labels=labels, budget=PrivacyBudget(self.epsilon))
-        if plan.right_of_100 < plan.right_without_noise - 20:
+        if plan.mostly_noise:
             return f"At epsilon {self.epsilon:g} the rows are too few for a classifier. A survey needs fewer."
         return "Test yours on rows that you hold out: langchain-dp fit --test FILE."
 
     def _about_users(self, names: Sequence[str], users: int) -> str:
         if self.user_key is not None:
             return f"{users:,} users under {self.user_key!r}: the promise holds for all rows of one user."
-        people = [name for name in names if PEOPLE.search(name)]
-        if not people:
-            return "The promise holds for one row. Where a person has several rows, name their column with --user-key."
-        return (
-            f"The promise holds for one row, and column {people[0]!r} may name a person with several. If so, give "
-            f"--user-key {people[0]}, and it holds for all rows of one person."
+        return about_people(names) or (
+            "The promise holds for one row. Where a person has several rows, name their column with --user-key."
         )
 
 

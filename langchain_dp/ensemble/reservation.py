@@ -28,7 +28,7 @@ class Reservation:
 
 def about_run(model: str, records: Any, neighbors: Neighbors) -> dict[str, Any]:
     """Return what reports say of a plan: its model, and the number of records, or of users, if that is public."""
-    unit = "records" if getattr(records, "user_key", None) is None else "users"
+    unit = "records" if records.user_key is None else "users"
     return {"model": model, **({unit: records.count_users()} if count_is_public(neighbors) else {})}
 
 

@@ -130,7 +130,7 @@ class PrivateRuns(PrivateRun):
             for choice in dict.fromkeys(reversed(choices(self._settings, []))):  # the initial one first
                 self._forward.check(choice.instruction, choice.words)
         scheme = self._scheme(journal)
-        self._reservation = reservation = self._reserved(journal, scheme, len(records), records)
+        self._reservation = reservation = self._reserved(journal, scheme, records)
         self._journal = journal
         if self._rng.private:
             note_ledger(records, self._ledger)
@@ -191,13 +191,11 @@ class PrivateRuns(PrivateRun):
         training, validation = ([name for name in part if name in seen] for part in self._split[1:])
         return Data(records, training, validation)
 
-    def _reserved(
-        self, journal: Journal, scheme: Scheme, records: int, data: PrivateRecords | None = None
-    ) -> PromptReservation:
+    def _reserved(self, journal: Journal, scheme: Scheme, records: PrivateRecords | None) -> PromptReservation:
         reservation = reserve(
             self._ledger, self._budget, self._settings, scheme, name=self._name, journal=journal.text(),
-            about={} if data is None else about_run(self._engine.name, data, self.neighbors),
-            check=lambda token, share: self.check_reachable(token, share, scheme, records, warn=True),
+            about={} if records is None else about_run(self._engine.name, records, self.neighbors),
+            check=lambda token, share: self.check_reachable(token, share, scheme, len(records or ()), warn=True),
         )  # fmt: skip
         plan = reservation.plan
         if journal.plan is None:
@@ -256,7 +254,7 @@ class PrivateRuns(PrivateRun):
         journal = Journal.load(self._ledger, plan) if plan is not None and plan.journal else None
         if journal is None or changed_settings(journal.settings, self._public_settings()):
             return None
-        return self._reserved(journal, self._scheme(journal), 0), journal
+        return self._reserved(journal, self._scheme(journal), None), journal
 
     def _scheme(self, journal: Journal) -> Scheme:
         even = count_is_public(self.neighbors)

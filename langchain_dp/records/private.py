@@ -17,7 +17,6 @@ from langchain_dp.records.files import READING, RowErrors, fields_of, placed, ro
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, redact_errors, run_redacted
 
 T = TypeVar("T")
-USERS = "the promise holds for all records of one user"
 AUTOMATIC = "#"
 
 
@@ -178,6 +177,8 @@ class PrivateRecords:
 
     def unit_notes(self) -> tuple[str, ...]:
         """Note the privacy unit."""
+        from langchain_dp.accounting.certificate import USERS  # late: accounting loads slowly
+
         return () if self.user_key is None else (USERS,)
 
     @redact_errors(READING)

@@ -372,7 +372,7 @@ def test_another_backbone_or_table_is_refused(trained: RAPTClassifier, tmp_path:
     with pytest.raises(InvalidParameter, match="to hold safetensors"):
         RAPTProvider.load(tmp_path, base)
     (tmp_path / "provider.json").write_text("{")
-    with pytest.raises(InvalidParameter, match="or of another version"):
+    with pytest.raises(InvalidParameter, match="damaged, another kind of file, or of another version"):
         RAPTProvider.load(tmp_path, base)
     with pytest.raises(InvalidParameter, match="a file that can be read"):
         RAPTProvider.load(tmp_path / "nowhere", base)

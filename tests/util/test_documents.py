@@ -57,7 +57,7 @@ def test_a_field_of_another_form_is_named_and_nothing_of_it_is_shown(
         Whole.load(path, "test 1")
     error = refused.value
     assert f"'test 1', but {said}" in str(error)
-    assert "or of another version." in str(error)
+    assert "It is damaged, another kind of file, or of another version." in str(error)
     assert "\n" not in str(error)
     assert error.__cause__ is None
     assert SECRET not in f"{error}{error!r}{error.__context__}{error.__context__!r}"
