@@ -113,22 +113,21 @@ class FairSemaphore(forks.ForkSafe):
 
     def _step_out(self, waiter: concurrent.futures.Future[None]) -> None:
         if not waiter.cancel():  # it acquired at the same moment
-            self._leave()
+            self._taken()()
 
     def _taken(self) -> Callable[[], None]:
-        once = [self._leave]
+        once = [True]
 
         def leave() -> None:
-            with contextlib.suppress(IndexError):
-                once.pop()()
+            with self._lock:
+                if not once:
+                    return
+                once.pop()
+                while self._waiting:
+                    waiter = self._waiting.popleft()
+                    if waiter.set_running_or_notify_cancel():
+                        waiter.set_result(None)
+                        return
+                self._free = min(self._free + 1, self.count)  # a forked child may release without acquiring
 
         return leave
-
-    def _leave(self) -> None:
-        with self._lock:
-            while self._waiting:
-                waiter = self._waiting.popleft()
-                if waiter.set_running_or_notify_cancel():
-                    waiter.set_result(None)
-                    return
-            self._free = min(self._free + 1, self.count)  # a forked child may release without acquiring

@@ -58,8 +58,8 @@ def number(
 ) -> float:
     limits = {"above": above, "at least": at_least, "below": below, "at most": at_most}
     bound = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if limit is not None)
-    _refuse_quoted(name, value)
     if isinstance(value, bool) or not isinstance(value, Real) or not _finite(value):
+        _refuse_quoted(name, value)
         raise _fail(name, value, f"to be a finite number, {bound}".rstrip(", "), remedy)
     if (
         (above is not None and not value > above)
@@ -85,12 +85,12 @@ def _finite(value: Real) -> bool:
 
 def integer(name: str, value: int, *, at_least: int, at_most: int | None = None, remedy: str = "") -> int:
     bound = f"to be a whole number {f'of at least {at_least}' if at_most is None else f'from {at_least} to {at_most}'}"
-    _refuse_quoted(name, value)
     if isinstance(value, Integral) and not isinstance(value, int):  # numpy's, which JSON refuses
         raise _fail(name, value, "to be a plain int", f"Give int({name}).")
     if isinstance(value, float) and abs(value) < _EXACT and int(value) == value:
         raise _fail(name, value, "to be a plain int", f"Give {int(value)}.")
     if isinstance(value, bool) or not isinstance(value, int):
+        _refuse_quoted(name, value)
         raise _fail(name, value, bound, remedy)
     if value < at_least or (at_most is not None and value > at_most):
         raise _fail(name, value, bound, remedy)

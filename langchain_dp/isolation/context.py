@@ -160,20 +160,21 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
         manager = inner(cls, *args, **kwargs)
         if level.get() is not Level.OPEN:
             _install_gates()  # another thread may have set a cache or loaded LangGraph since the private run began
-            manager.handlers = [handler for handler in manager.handlers if _may_stay(handler)]
-            manager.inheritable_handlers = [handler for handler in manager.inheritable_handlers if _may_stay(handler)]
+            manager.handlers = _may_stay(manager.handlers)
+            manager.inheritable_handlers = _may_stay(manager.inheritable_handlers)
         return manager
 
     setattr(configure, _GATED, True)
     return configure
 
 
-def _may_stay(handler: BaseCallbackHandler) -> bool:
+def _may_stay(handlers: list[BaseCallbackHandler]) -> list[BaseCallbackHandler]:
     from langchain_core.tracers._streaming import _StreamingCallbackHandler
 
-    if level.get() is not Level.PRIVATE or not isinstance(handler, _StreamingCallbackHandler):
-        return False
-    return not any(handler is one for one in _outside.get())
+    if level.get() is not Level.PRIVATE:
+        return []
+    streams = (handler for handler in handlers if isinstance(handler, _StreamingCallbackHandler))
+    return [handler for handler in streams if not any(handler is one for one in _outside.get())]
 
 
 class CacheGate:

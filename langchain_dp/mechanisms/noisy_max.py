@@ -70,5 +70,4 @@ class ReportNoisyMax:
         rng = rng or SystemRandomness()
         variance = (Fraction(self.event.sigma) * GRID) ** 2
         noisy = tuple(Fraction(count * GRID + discrete_gaussian(rng, variance), GRID) for count in counts)
-        winner = max(range(len(noisy)), key=lambda index: (noisy[index], -index))
-        return NoisyMax(winner, noisy)
+        return NoisyMax(noisy.index(max(noisy)), noisy)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import functools
 import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -45,20 +47,14 @@ class LockUnavailable(Exception):  # no error: the caller words it
 Together = Callable[["Connection", Sequence[Any]], Any]
 
 
+@dataclasses.dataclass(eq=False)
 class _Write:
-    def __init__(self, work: Callable[[Connection], Any], together: Together | None, argument: Any) -> None:
-        self.work = work
-        self.together, self.argument = together, argument
-        self.result: Any = None
-        self.error: Exception | None = None
-        self.settled = False  # whether result and error are final
-
-
-def _settle(group: Sequence[_Write], error: Exception | None = None) -> None:
-    for write in group:
-        if error is not None:  # a copy for each thread: an error collects the frames that it passes
-            write.error = error if len(group) == 1 else type(error)(*error.args)
-        write.settled = True
+    work: Callable[[Connection], Any]
+    together: Together | None
+    argument: Any
+    result: Any = None
+    error: Exception | None = None
+    settled: bool = False  # whether result and error are final
 
 
 class Backend(abc.ABC):
@@ -197,33 +193,37 @@ class Backend(abc.ABC):
         """Run the pending writes. Raise only if none was run, or at an interrupt."""
         group: list[_Write] = []
         ran = False
+        failure: Exception | None = None
         try:
             with self._transaction(True, wait) as connection:
                 while self._pending and len(group) < LARGEST_GROUP:
                     group.append(self._pending.popleft())
-                for together, members in itertools.groupby(group, lambda write: write.together):
-                    self._run_all(connection, together, list(members), alone=len(group) == 1)
+                if len(group) == 1:  # its error ends the transaction
+                    group[0].error, group[0].result = None, group[0].work(connection)
+                else:
+                    for together, members in itertools.groupby(group, operator.attrgetter("together")):
+                        self._run_all(connection, together, list(members))
                 ran = True
         except Exception as error:
             if not group:
                 raise
-            _settle(group, error)
+            failure = error
         except BaseException:  # Ctrl-C
-            if ran:
-                _settle(
-                    group,
-                    LedgerUnwritable(
-                        f"A thread was interrupted while it wrote charges of several threads to the {self.kind.name} "
-                        f"{self.path}: they count as spent, whether they were written or not. Release nothing for them."
-                    ),
-                )
+            group = group if ran else []
+            failure = LedgerUnwritable(
+                f"A thread was interrupted while it wrote charges of several threads to the {self.kind.name} "
+                f"{self.path}: they count as spent, whether they were written or not. Release nothing for them."
+            )
             raise
-        else:
-            _settle(group)
+        finally:
+            for write in group:
+                if failure is not None:  # a copy for each thread: an error collects the frames that it passes
+                    write.error = failure if len(group) == 1 else type(failure)(*failure.args)
+                write.settled = True
+            failure = None  # or this frame would keep it alive
 
-    def _run_all(
-        self, connection: Connection, together: Together | None, writes: Sequence[_Write], *, alone: bool
-    ) -> None:
+    def _run_all(self, connection: Connection, together: Together | None, writes: Sequence[_Write]) -> None:
+        """Run writes at once if they can, else each, undone alone if it fails."""
         if together is not None and len(writes) > 1:
             connection.execute("SAVEPOINT member")
             with contextlib.suppress(Exception):  # each raises its own error, below
@@ -234,21 +234,14 @@ class Backend(abc.ABC):
                     return
             connection.execute("ROLLBACK TO SAVEPOINT member")
         for write in writes:
-            self._run(connection, write, alone=alone)
-
-    def _run(self, connection: Connection, write: _Write, *, alone: bool) -> None:
-        write.error = None
-        if alone:  # its error ends the transaction
-            write.result = write.work(connection)
-            return
-        connection.execute("SAVEPOINT member")
-        try:
-            write.result = write.work(connection)
-        except Exception as error:
-            connection.execute("ROLLBACK TO SAVEPOINT member")
-            known = isinstance(error, self.errors)
-            own = self.refusal(error, self.path, BUSY_SECONDS, self.kind) if known else error
-            write.error = own.with_traceback(None)  # frames of this thread are not for another caller
+            connection.execute("SAVEPOINT member")
+            try:
+                write.error, write.result = None, write.work(connection)
+            except Exception as error:
+                connection.execute("ROLLBACK TO SAVEPOINT member")
+                known = isinstance(error, self.errors)
+                own = self.refusal(error, self.path, BUSY_SECONDS, self.kind) if known else error
+                write.error = own.with_traceback(None)  # frames of this thread are not for another caller
 
     @contextlib.contextmanager
     def run_lock(self, name: str) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,7 +170,7 @@ class PlanStore(LedgerStore):
     ) -> bool:
         """Charge plan and quota in one step. Return False, with nothing charged, if too few are left."""
         newest = self.backend.write(
-            lambda connection: self._charge(connection, plan, event, count, caller, user_id),
+            functools.partial(self._charge, plan=plan, event=event, count=count, caller=caller, user_id=user_id),
             self._charge_all if user_id is None else None,
             (plan, event, count, caller),
         )
@@ -198,39 +199,28 @@ class PlanStore(LedgerStore):
         caller: str,
         user_id: tuple[str, int] | None = None,
     ) -> tuple[int, str] | None:
-        item, _ = plan.items[event]
-        if not self._add_used(connection, plan, event, count):
+        newest = self._charge_all(connection, [(plan, event, count, caller)])
+        if newest is None:
             self._check_own(connection, plan, event)
-            return None
-        if user_id is not None:
-            _charge_user(connection, item, count, *user_id)
-        return self._enter_charges(connection, [{"item": item, "count": count, "caller": caller}])
+        elif user_id is not None:
+            _charge_user(connection, plan.items[event][0], count, *user_id)
+        return newest
 
     def _charge_all(
         self, connection: Connection, charges: Sequence[tuple[StoredPlan, str, int, str]]
     ) -> tuple[int, str] | None:
         """Charge all or none. If the sum fits, each charge fits in turn."""
-        totals: dict[tuple[object, ...], tuple[StoredPlan, str, int]] = {}
+        totals: dict[tuple[int, str, str, str, int], int] = {}
         entries = []
         for plan, event, count, caller in charges:
             item, most = plan.items[event]
             own = (item, plan.name, plan.time, event, most)
-            totals[own] = (plan, event, count + (totals[own][2] if own in totals else 0))
+            totals[own] = totals.get(own, 0) + count
             entries.append({"item": item, "count": count, "caller": caller})
-        if not all(self._add_used(connection, *total) for total in totals.values()):
-            return None
-        return self._enter_charges(connection, entries)
-
-    def _add_used(self, connection: Connection, plan: StoredPlan, event: str, count: int) -> bool:
-        item, most = plan.items[event]
-        return bool(
-            connection.execute(
-                f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count",  # noqa: S608  # no value in it
-                (count, item, plan.name, plan.time, event, most, count),
-            ).rowcount
-        )
-
-    def _enter_charges(self, connection: Connection, entries: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
+        statement = f"UPDATE items SET used = used + ? WHERE {_ITS_OWN} AND used + ? <= max_count"  # noqa: S608  # no value in it
+        for own, total in totals.items():
+            if not connection.execute(statement, (total, *own, total)).rowcount:
+                return None
         newest = self._enter(connection, now(), *entries)
         if newest[0] % _ADDED_UP < len(entries):
             connection.execute(
