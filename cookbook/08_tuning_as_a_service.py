@@ -34,7 +34,6 @@ with warnings.catch_warnings(action="ignore"):  # of progress bars that a notebo
 from langchain_dp import RAPTSanitizer
 from langchain_dp.rapt.tuning import (
     IdentitySanitizer,
-    PlainTokens,
     PrivatizedExamples,
     RAPTClassifier,
     RAPTPromptTuner,
@@ -58,8 +57,6 @@ print(len(private), "private messages to learn from,", len(test), "to ask about"
 # %%
 settings = TuningSettings(
     method="prefix",
-    plain=PlainTokens(length=10),
-    reconstruction_reduction="mean",
     learning_rate=1e-2,
     batch_size=16,
     epochs=4 if FULL else 1,
@@ -78,7 +75,7 @@ print("outside", " ".join(words.words[i] for i in json.loads(received[0])["input
 # ## The provider tunes
 #
 # A prefix of vectors is learned for each layer, and a small head. The model itself is frozen. The provider's own
-# sanitizer is for the public plain tokens alone.
+# sanitizer lends its table of words alone.
 
 # %%
 examples = PrivatizedExamples.load("examples.json")
@@ -125,7 +122,7 @@ clear = RAPTPromptTuner(
     IdentitySanitizer(words),
     labels=LABELS,
     backbone=provider_side.backbone,
-    settings=TuningSettings.from_dict({**settings.to_dict(), "reconstruction": False}),
+    settings=settings,
 ).fit(private, progress=False)
 print("tuned on clear text:    ", figures(clear.batch(texts)))
 

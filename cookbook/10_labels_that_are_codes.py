@@ -37,7 +37,7 @@ QUEUES = {
     "technical": "queue F",
 }
 LABELS = list(QUEUES.values())
-tickets = [{**row, "label": QUEUES[row["label"]]} for row in load_tickets()[0]]
+tickets = [{"text": row["text"], "label": QUEUES[row["label"]]} for row in load_tickets()[0]]
 print(len(tickets), "private tickets;", tickets[0])
 
 # %% [markdown]

@@ -9,14 +9,13 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from langchain_dp._util.callers import warn_caller
-from langchain_dp.records import Examples, PrivateRecords
+from langchain_dp.records import Examples, PrivateRecords, column_of_people
 from langchain_dp.records.files import READING, fields_of, rows_of
 from langchain_dp.records.private import id_of
 from langchain_dp.redact import redact_errors
 
 _LABEL = "conversation"
 _SPEAKERS = {"human": "User", "user": "User", "ai": "Assistant", "assistant": "Assistant", "system": "System"}
-_USER_COLUMNS = ("user_id", "user", "customer_id", "customer", "author")
 _CLASSES = {"HumanMessage": "human", "AIMessage": "ai", "SystemMessage": "system", "ToolMessage": "tool"}
 
 
@@ -56,22 +55,16 @@ def conversations(
 
 def _rows(source: Examples, text_key: str, user_key: str | None) -> Iterator[dict[str, Any]]:
     for place, one in enumerate(rows_of(source)):
-        if user_key is None and place == 0:
-            _warn_of_users(fields_of(one) or {})
+        if user_key is None and place == 0 and (people := column_of_people(fields_of(one) or ())):
+            warn_caller(
+                f"The conversations have a column {people!r}, and each conversation counts as a user of its own: "
+                f"somebody with k of them has k times epsilon. Pass user_key={people!r}.",
+                UserWarning,
+            )
         row: dict[str, Any] = {"text": _text(one, text_key)}
         if user_key is not None:
             row["user"] = _user(one, user_key)
         yield row
-
-
-def _warn_of_users(fields: Mapping[str, Any]) -> None:
-    """Warn of a column named like a user's id."""
-    if named := [name for name in _USER_COLUMNS if name in fields]:
-        warn_caller(
-            f"The conversations have a column {named[0]!r}, and each conversation counts as a user of its own: "
-            f"somebody with k of them has k times epsilon. Pass user_key={named[0]!r}.",
-            UserWarning,
-        )
 
 
 def _text(one: Any, text_key: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
-from langchain_dp.cli.options import ROWS, FileOptions, LabelOptions, about_people, made_with
+from langchain_dp.cli.options import ROWS, FileOptions, LabelOptions, made_with
 from langchain_dp.cli.parser import DONE, positive
 from langchain_dp.cli.runs import check_out, read_off
 from langchain_dp.cli.show import note, print_json
@@ -47,8 +47,6 @@ class ReleaseOptions(ChargedOptions, FileOptions, LabelOptions):
         try:
             records = PrivateRecords(rows, user_key=self.user_key)
             check_records(records, labels, ["text"], protects_users=True)  # before the ledger is made
-            if self.user_key is None and not self.json and (people := about_people(rows[0])):
-                note(people)
             return records, labels
         except InvalidParameter as error:
             raise InvalidParameter(f"{error} The file is {self.data}.") from None

@@ -46,7 +46,7 @@ def show_prototypes(epsilons: Sequence[float], picture: Path | None) -> list[Sco
     tell(INTRODUCTION.format(tickets=len(tickets), words=len(public_topics()), epsilon=NAMING_EPSILON), flush=True)
     queues = sorted({row["label"] for row in tickets})
     codes = {queue: f"queue {place}" for place, queue in enumerate(queues, 1)}
-    coded = [{**row, "label": codes[row["label"]]} for row in tickets]
+    coded = [{"text": row["text"], "label": codes[row["label"]]} for row in tickets]
     names = DPLabelNamer().fit(coded, labels=list(codes.values()), budget=PrivacyBudget(NAMING_EPSILON)).names
     for queue, code in codes.items():
         tell(f"   {code}  ->  {names[code]:<22} (it is {queue})")

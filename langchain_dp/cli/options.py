@@ -2,8 +2,6 @@
 # No postponed annotations: typer evaluates inherited ones in the command's module, without these names.
 
 import functools
-import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -121,20 +119,6 @@ def _synthetic(path: Path) -> Any:
 def made_with(path: Path | None) -> list[Any]:
     made = None if path is None else _synthetic(path)
     return [] if made is None else [made.certificate]
-
-
-_PEOPLE = re.compile(r"user|customer|client|patient|account|author|sender|e-?mail|member|person|owner", re.IGNORECASE)
-
-
-def about_people(columns: Iterable[str]) -> str:
-    """Return a note on the first column that may name a person, or an empty str."""
-    named = next(filter(_PEOPLE.search, columns), None)
-    if named is None:
-        return ""
-    return (
-        f"The promise holds for one row, and column {named!r} may name a person with several. If so, give "
-        f"--user-key {named}, and it holds for all rows of one person."
-    )
 
 
 class RowOptions(FileOptions):

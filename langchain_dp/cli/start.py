@@ -12,7 +12,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from langchain_dp.cli.options import JsonOptions, LabelOptions, about_people
+from langchain_dp.cli.options import JsonOptions, LabelOptions
 from langchain_dp.cli.parser import DONE, WrongArguments, positive
 from langchain_dp.cli.runs import check_folder
 from langchain_dp.cli.show import columns, print_json
@@ -112,7 +112,7 @@ It writes DATA.ledger, and a Python script that fits a classifier.
             print_json(shown | {"script": str(script), "ledger": ledger.place})
             return DONE
         print(f"{self.data}: {len(rows):,} rows. Texts are under {text!r}, labels under {label!r}.")
-        print(self._about_users(names, users))
+        print(self._about_users(users))
         print(f"\nForecasts. Nothing is spent by them.\n\n{_table(forecasts)}\n")
         print(
             "  The classifier's figures are those of the worst and the best public task with a like number of labels.\n"
@@ -149,12 +149,10 @@ It writes DATA.ledger, and a Python script that fits a classifier.
             return f"At epsilon {self.epsilon:g} the rows are too few for a classifier. A survey needs fewer."
         return "Test yours on rows that you hold out: langchain-dp fit --test FILE."
 
-    def _about_users(self, names: Sequence[str], users: int) -> str:
+    def _about_users(self, users: int) -> str:
         if self.user_key is not None:
             return f"{users:,} users under {self.user_key!r}: the promise holds for all rows of one user."
-        return about_people(names) or (
-            "The promise holds for one row. Where a person has several rows, name their column with --user-key."
-        )
+        return "The promise holds for one row. Where a person has several rows, name their column with --user-key."
 
 
 def _column(what: str, usual: Iterable[str], names: Sequence[str]) -> str:

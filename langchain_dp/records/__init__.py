@@ -4,6 +4,7 @@ from langchain_dp.records.blocks import PrivacyBlocks as PrivacyBlocks
 from langchain_dp.records.checks import TEXT_OR_NUMBER as TEXT_OR_NUMBER
 from langchain_dp.records.checks import Label as Label
 from langchain_dp.records.checks import check_labels as check_labels
+from langchain_dp.records.checks import column_of_people as column_of_people
 from langchain_dp.records.checks import encodable as encodable
 from langchain_dp.records.checks import exact as exact
 from langchain_dp.records.checks import given_labels as given_labels

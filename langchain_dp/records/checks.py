@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import numbers
+import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -173,6 +174,18 @@ def row_fault(
 
 def _plainly(label: str) -> str:
     return as_seen(label).casefold()
+
+
+_PEOPLE = re.compile(
+    "(user|customer|client|patient|account|author|sender|e-?mail|member|person|owner)"
+    "([ _-]?(id|name|key|number|no|address))?$",
+    re.IGNORECASE,
+)
+
+
+def column_of_people(columns: Iterable[object]) -> str | None:
+    """Return the first column that may name a person, by its name alone."""
+    return next((name for name in columns if isinstance(name, str) and _PEOPLE.search(name)), None)
 
 
 def is_missing(value: object) -> bool:

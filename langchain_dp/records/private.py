@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Any, NoReturn, Self, TypeVar
 
 from langchain_dp._util import validate
+from langchain_dp._util.callers import warn_caller
 from langchain_dp._util.validate import as_int, reject_unknown_arguments, shown
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.records.checks import encodable, exact, is_missing, label_name, row_fault
+from langchain_dp.records.checks import column_of_people, encodable, exact, is_missing, label_name, row_fault
 from langchain_dp.records.files import READING, RowErrors, fields_of, placed, rows_of
 from langchain_dp.redact import HeldInputs, PrivateArgs, hold_arguments, redact_errors, run_redacted
 
@@ -325,6 +326,13 @@ def check_records(
                 f"Give a column of the examples that is called {kept!r} another name."
             )
     names = records.ids()  # and no rows: error reporters read the locals of each frame
+    people = column_of_people(records.get(names[0])) if names and records.user_key is None and protects_users else None
+    if people is not None:
+        warn_caller(
+            f"The promise holds for one record, and {people!r} may name a person with several. If so, give "
+            f"user_key={people!r} of PrivateRecords, and it holds for all records of one person.",
+            UserWarning,
+        )
     lacking = [one for one in variables if names and all(one not in records.get(name) for name in names)]
     if lacking:
         raise InvalidParameter(

@@ -120,7 +120,7 @@ def _tuned(
         method=method,  # type: ignore[arg-type]  # one of RATES
         reconstruction=rebuilt,
         prompt_length={"prefix": 10, "prompt": 20}[method],
-        plain=PlainTokens(choice="fresh") if rebuilt else PlainTokens(length=0),
+        plain=PlainTokens(length=40 if rebuilt else 0, choice="fresh"),
         reconstruction_reduction="mean",
         learning_rate=rate,
         batch_size=16,

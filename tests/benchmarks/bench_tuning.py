@@ -353,7 +353,12 @@ def cost(options: argparse.Namespace) -> None:
     text = torch.zeros_like(ids, dtype=torch.bool)
     text[:, PLAIN_LENGTH + 1 : -1] = True
     batch = Batch(ids, attended, text, places, torch.full((options.batch,), -1))
-    settings = TuningSettings(batch_size=options.batch, max_tokens=options.tokens)
+    settings = TuningSettings(
+        plain=PlainTokens(length=PLAIN_LENGTH),
+        reconstruction=True,
+        batch_size=options.batch,
+        max_tokens=options.tokens,
+    )
     ours = TunedModel(Backbone(), settings, labels=2, reconstruct=7_630).train()
     our_optimizer = torch.optim.Adam(ours.learned().values(), lr=1e-4)
 

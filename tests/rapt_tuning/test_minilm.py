@@ -23,8 +23,9 @@ def test_sixty_steps_on_the_real_encoder_learn_opinions(tmp_path: Path) -> None:
         for thing in ("film", "story", "evening", "meal", "book")
     ]
     settings = TuningSettings(
-        learning_rate=0.01, batch_size=4, epochs=6, max_tokens=8, plain=PlainTokens(length=4, vocabulary=50)
-    )
+        learning_rate=0.01, batch_size=4, epochs=6, max_tokens=8, plain=PlainTokens(length=4, vocabulary=50),
+        reconstruction=True,
+    )  # fmt: skip
     sanitizer = RAPTSanitizer("minilm", eta=40.0)
     tuner = RAPTPromptTuner(sanitizer, labels=["negative", "positive"], settings=settings)
     assert tuner.client.kind == "tokens"

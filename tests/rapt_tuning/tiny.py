@@ -70,6 +70,7 @@ def settings(**changes: Any) -> TuningSettings:
     small: dict[str, Any] = {
         "prompt_length": 3,
         "plain": PlainTokens(length=4, vocabulary=20),
+        "reconstruction": True,
         "head_size": 6,
         "reconstruction_reduction": "mean",
         "learning_rate": 0.02,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fakes import synthesizers, voters
 
 from langchain_dp import PrivateRecords
 from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.records import check_records
 
 ROWS = [{"text": f"text {i}", "label": "a", "who": who} for i, who in enumerate(["x", 7, "y", "7", "x", 7.0])]
 
@@ -24,6 +26,28 @@ def test_records_of_a_user_belong_together_in_the_order_of_the_oldest() -> None:
     """If it breaks, a user with several records is several users, and the promise holds for none of them."""
     assert records().users() == [["#0", "#4"], ["#1", "#3", "#5"], ["#2"]]
     assert PrivateRecords(ROWS).users() == [[f"#{i}"] for i in range(6)], "without user_key each record is alone"
+
+
+@pytest.mark.parametrize(
+    ("column", "user_key", "warned"),
+    [
+        ("customer", None, True),
+        ("userId", None, True),
+        ("E-Mail address", None, True),
+        ("customer", "customer", False),
+        ("user_message", None, False),
+    ],
+)
+def test_a_column_that_may_name_people_is_told_of(column: str, user_key: str | None, warned: bool) -> None:
+    """If it breaks, a customer with ten tickets is believed to be protected as one, and nobody is told."""
+    rows = [{"text": "a", "label": "x", column: "ann"}]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        check_records(PrivateRecords(rows, user_key=user_key), ["x"], ["text"], protects_users=True)
+        check_records(PrivateRecords(rows), ["x"], ["text"])
+    said = [f"give user_key={column!r} of PrivateRecords" in str(one.message) for one in told]
+    assert said == [True] * warned, "a class that protects single records alone must not promise more"
+    assert not any("ann" in str(one.message) for one in told)
 
 
 def test_a_column_of_a_table_names_the_users(tmp_path: Path) -> None:

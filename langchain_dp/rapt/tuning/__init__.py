@@ -1,4 +1,4 @@
-"""RAPT's prompt tuning: learns a task from privatized text, and to reconstruct privatized plain tokens.
+"""RAPT's prompt tuning: learns a task from privatized text and, if asked, to reconstruct privatized plain tokens.
 
 Reference: Li, Tan, Liu 2023, section 3.2.
 """

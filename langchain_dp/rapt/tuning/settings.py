@@ -19,21 +19,20 @@ _PROMPT_LENGTH = {"prompt": 150, "prefix": 10}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlainTokens:
-    """Public tokens before every text, privatized with it and reconstructed.
+    """Public tokens before every text, privatized with it. Reconstructing them is a second task of training.
 
     Args:
-        length: Number m of tokens. 0 for none.
+        length: Number m of tokens, 40 in the paper. 0 for none.
         choice: "fixed": the same for every text. "sets": one of ``sets`` rows. "fresh": new ones.
         sets: Number of rows under "sets".
         vocabulary: Largest size |T| of the set of tokens.
         seed: Public seed of the tokens.
 
     Examples:
-        >>> settings = TuningSettings(plain=PlainTokens(length=10, choice="fresh"))
-        >>> TuningSettings(plain=PlainTokens(length=0), reconstruction=False)  # none
+        >>> settings = TuningSettings(plain=PlainTokens(length=10, choice="fresh"), reconstruction=True)
     """
 
-    length: int = 40
+    length: int = 0
     choice: Choice = "fixed"
     sets: int = 5
     vocabulary: int = 7_630
@@ -57,14 +56,17 @@ class PlainTokens:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningSettings:
-    """Method and hyperparameters. The paper's values by default.
+    """Method and hyperparameters. The paper's values by default, but without plain tokens.
+
+    Reconstruction did not help in any trial, and cost up to 11 points of accuracy under a frozen head. The paper's is
+    ``TuningSettings(plain=PlainTokens(length=40), reconstruction=True)``.
 
     Args:
         method: "prompt" (Lester et al. 2021), "prefix" (Li and Liang 2021), "adapter" (Houlsby et al. 2019) or "full"
             (all weights).
-        reconstruction: Whether to reconstruct plain tokens.
+        reconstruction: Whether to reconstruct plain tokens as a second task.
         prompt_length: Vectors of a prompt or prefix. None: 150 and 10.
-        plain: Plain tokens.
+        plain: Plain tokens. None by default.
         head_size: Hidden size c of the reconstruction head.
         reconstruction_weight: Factor of L_rec in the loss.
         reconstruction_reduction: "sum" over the plain tokens, as in the paper's equation 7, or "mean".
@@ -77,12 +79,12 @@ class TuningSettings:
         seed: Public seed.
 
     Examples:
-        >>> settings = TuningSettings(method="prompt", plain=PlainTokens(length=10), patience=1)
+        >>> settings = TuningSettings(method="prompt", patience=1)
         >>> tuner = RAPTPromptTuner(sanitizer, labels=labels, settings=settings)
     """
 
     method: Method = "prefix"
-    reconstruction: bool = True
+    reconstruction: bool = False
     prompt_length: int | None = None
     plain: PlainTokens = PlainTokens()
     head_size: int = 96
@@ -103,7 +105,8 @@ class TuningSettings:
         validate.one_of("reconstruction", self.reconstruction, (True, False))
         if self.reconstruction and not self.plain.length:
             raise InvalidParameter(
-                "Expected plain.length=0 only with reconstruction=False: there is nothing to reconstruct."
+                "Expected plain tokens with reconstruction=True, since they are what is reconstructed. Give "
+                "plain=PlainTokens(length=40), or leave reconstruction out."
             )
         for name in ("head_size", "batch_size", "epochs", "max_tokens", "prompt_length", "patience"):
             if name not in ("prompt_length", "patience") or getattr(self, name) is not None:

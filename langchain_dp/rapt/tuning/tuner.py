@@ -34,8 +34,8 @@ ONCE = "Every training text was privatized once and stored: all epochs saw the o
 class RAPTPromptTuner:
     """Learns to classify privatized texts: prompt tuning, prefix tuning, adapters or all weights.
 
-    The sanitizer privatizes and charges every training text. The model learns the labels, and to reconstruct plain
-    tokens.
+    The sanitizer privatizes and charges every training text. The model learns the labels and, if the settings say
+    so, to reconstruct plain tokens.
 
     Args:
         sanitizer: Privatizes training texts and later queries.
