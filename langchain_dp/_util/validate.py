@@ -160,6 +160,24 @@ def reject_unknown_arguments(function: F) -> F:
     return checked  # type: ignore[return-value]  # the same signature
 
 
+def made_by(how: str) -> Callable[[F], F]:
+    """Refuse a constructor's foreign arguments, and say how the object is made."""
+
+    def decorate(init: F) -> F:
+        known = inspect.signature(init).parameters.keys()
+
+        @functools.wraps(init)
+        def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+            if args or kwargs.keys() - known or not kwargs:
+                del args, kwargs  # error reporters read the locals of each frame
+                raise InvalidParameter(f"A {type(self).__name__} is not made directly. Write {how}.")
+            init(self, **kwargs)
+
+        return checked  # type: ignore[return-value]  # the same signature
+
+    return decorate
+
+
 _MEANT = {
     **dict.fromkeys(("epsilon", "delta", "neighbors"), (("budget", "eta"), "budget=PrivacyBudget(epsilon, delta)")),
     **dict.fromkeys(("llm", "chat_model", "chat", "engine"), (("model", "engine"), "")),

@@ -105,6 +105,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         0
     """
 
+    @validate.made_by("DPPrototypeClassifier.fit(examples, labels=..., budget=PrivacyBudget(1.0)), or load(path)")
     def __init__(
         self,
         *,

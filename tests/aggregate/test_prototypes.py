@@ -145,6 +145,15 @@ def test_probabilities_are_flat_where_the_noise_is_large() -> None:
     assert hidden._sharpness == 8.0, "the number of users is private there, and nothing may follow from it"
 
 
+@pytest.mark.parametrize(
+    ("given", "named"), [((["a"],), {}), ((), {"examples": rows(4), "budget": PrivacyBudget(1.0)}), ((), {})]
+)
+def test_it_is_made_by_fit(given: Any, named: Any) -> None:
+    """If it breaks, who writes DPPrototypeClassifier(rows) reads of positional arguments, and not what to write."""
+    with pytest.raises(InvalidParameter, match=r"not made directly\. Write DPPrototypeClassifier\.fit\("):
+        DPPrototypeClassifier(*given, **named)
+
+
 def test_a_long_fit_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a fit of minutes looks like one that hangs."""
     shown: list[dict[str, Any]] = []

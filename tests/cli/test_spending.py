@@ -367,3 +367,19 @@ def test_what_is_made_with_a_file_of_another_command_names_the_sum(made: str) ->
     assert after["epsilon"] == pytest.approx(before["epsilon"] + 2)  # type: ignore[operator]
     assert before["sources"][0] in after["sources"]  # type: ignore[index,operator]
     assert len(after["sources"]) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--ask mood", "Expected --ask 'mood' to be \"NAME: A, B\", with a colon after the name."),
+        ("--questions questions.json", "Expected --questions questions.json to be a JSON list of objects"),
+        ("", 'Expected --ask "NAME: A, B" or --questions FILE.'),
+    ],
+)
+def test_a_survey_says_how_its_questions_are_written(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If it breaks, a question without choices ends in a traceback, or charges a ledger."""
+    Path("questions.json").write_text('{"name": "mood"}')
+    assert run(f"survey {given} --out survey.html --budget 3") == 1
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not [*Path().glob("*.ledger")]
