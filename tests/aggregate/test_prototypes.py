@@ -19,7 +19,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.prompt_values import StringPromptValue
 
 from langchain_dp import DPPrototypeClassifier, Neighbors, PrivacyBudget, PrivateRecords, sample
-from langchain_dp.aggregate import prototypes
+from langchain_dp.aggregate import prototypes, public_texts
 from langchain_dp.aggregate.plan import sharpness_for
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import VectorSum
@@ -100,14 +100,21 @@ def test_it_abstains_below_a_probability() -> None:
             CLASSIFIER.abstaining(below)  # type: ignore[arg-type]
 
 
+class Leaning(WordScorer):
+    """Likes the second label's name three times as much, and the first e times more than usual for a parcel."""
+
+    def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
+        return [[float("\nText: parcel\n" in f"{prompt.head}{prompt.tail}"), np.log(3.0)] for prompt in prompts]
+
+
 def test_scores_of_an_engine_are_added() -> None:
-    """If it breaks, the prior is ignored, or replaces the prototypes; WordScorer prefers the first for parcels."""
-    fused = CLASSIFIER.with_prior(WordScorer(), {"A": "delivery", "B": "billing"})
+    """If it breaks, the prior is ignored, replaces the prototypes, or prefers a label whose name is a likely word."""
+    fused = CLASSIFIER.with_prior(Leaning(), {"A": "delivery", "B": "billing"})
     plain, both = (each.probabilities("parcel") for each in (CLASSIFIER, fused))
     assert both["A"] > plain["A"]
     odds = np.log(both["A"] / both["B"]) - np.log(plain["A"] / plain["B"])
     assert odds == pytest.approx(0.5)
-    twice = CLASSIFIER.with_prior(WordScorer(), weight=1.0).probabilities("parcel")
+    twice = CLASSIFIER.with_prior(Leaning(), weight=1.0).probabilities("parcel")
     assert np.log(twice["A"] / twice["B"]) - np.log(plain["A"] / plain["B"]) == pytest.approx(1.0)
     assert fused.invoke("invoice") == "B", "the prototypes still count"
 
@@ -118,13 +125,16 @@ def test_the_prompt_is_what_the_model_reads() -> None:
 
     class Seeing(WordScorer):
         def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
-            seen.append((prompts[0].head + prompts[0].tail, options["content_free"]))
+            seen.append(prompts[0].head + prompts[0].tail)
             return super().score_labels(prompts, words, **options)
 
     fused = CLASSIFIER.with_prior(Seeing(), {"A": "post", "B": "money"}, prompt="One of {names}.\n{text}\nTopic:")
-    fused.invoke("a {names} parcel")
-    assert seen[0][0] == "One of post, money.\na {names} parcel\nTopic:"
-    assert seen[0][1][0] == "N/A\nTopic:"
+    for text in ("a {names} parcel", "another"):
+        fused.invoke(text)
+    assert seen[-2:] == [f"One of post, money.\n{text}\nTopic:" for text in ("a {names} parcel", "another")]
+    calibrating = {f"One of post, money.\n{text}\nTopic:" for text in public_texts()}
+    assert len(seen[:-2]) == 41, "they are read once"
+    assert set(seen[:-2]) <= calibrating
     for wrong in ("", "no text", "{text} {text}", 3):
         with pytest.raises(InvalidParameter, match="text"):
             CLASSIFIER.with_prior(WordScorer(), prompt=wrong)  # type: ignore[arg-type]
