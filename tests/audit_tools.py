@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,11 +21,6 @@ def lower(successes: int, runs: int, error: float = ERROR_RATE) -> float:
 def upper(successes: int, runs: int, error: float = ERROR_RATE) -> float:
     """Clopper-Pearson upper confidence limit of a probability: one of two, which share the error."""
     return upper_limit(successes, runs, error / 2)
-
-
-def violates(hits: int, other_hits: int, runs: int, *, epsilon: float, delta: float) -> bool:
-    """Whether an event's frequencies on two neighboring data sets disprove (epsilon, delta) at ERROR_RATE."""
-    return lower(hits, runs) > math.exp(epsilon) * upper(other_hits, runs) + delta
 
 
 def report_noisy_max(counts: Sequence[int], sigma: float, *, rng: Any = None) -> NoisyMax:

@@ -83,41 +83,24 @@ def spends(ledger: PrivacyLedger, *counts: int) -> list[Callable[[], object]]:
     return [lambda count=count: plan.spend(VOTE, count) for count in counts]  # type: ignore[misc]  # bound now
 
 
-def test_one_sync_serves_all_that_wait(ledger: PrivacyLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, each thread waits for the syncs of all before it."""
-    backend, commits = backend_of(ledger), []
-    real = backend._commit
-    with waiting(ledger, spends(ledger, *[1] * 8)) as calls:
-        monkeypatch.setattr(backend, "_commit", lambda *args: [commits.append(1), real(*args)])
-    assert calls.kinds == ["done"] * 8
-    assert len(commits) == 1
-    assert [entry.count for entry in ledger.entries()] == [1] * 8
-
-
-def test_a_group_is_not_without_end(ledger: PrivacyLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a process of many threads keeps the other processes out for as long as it likes."""
-    monkeypatch.setattr(group_commit, "LARGEST_GROUP", 3)
-    backend, commits = backend_of(ledger), []
-    real = backend._commit
-    with waiting(ledger, spends(ledger, *[1] * 8)) as calls:
-        monkeypatch.setattr(backend, "_commit", lambda *args: [commits.append(1), real(*args)])
-    assert calls.kinds == ["done"] * 8
-    assert len(commits) == 3
-
-
-def test_nobody_is_answered_before_the_sync(ledger: PrivacyLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, an answer leaves whose charge a crash forgets."""
+@pytest.mark.parametrize(("largest", "syncs"), [(group_commit.LARGEST_GROUP, 1), (3, 3)])
+def test_one_sync_serves_all_that_wait_before_anybody_is_answered(
+    ledger: PrivacyLedger, monkeypatch: pytest.MonkeyPatch, largest: int, syncs: int
+) -> None:
+    """If it breaks, a thread waits for the syncs of all before it, or an answer leaves whose charge a crash forgets."""
+    monkeypatch.setattr(group_commit, "LARGEST_GROUP", largest)
     backend, answered = backend_of(ledger), []
     real = backend._commit
     with waiting(ledger, spends(ledger, *[1] * 8)) as calls:
 
         def commit(connection: Connection, wait: float) -> None:
-            answered.extend(outcome for outcome in calls.outcomes if outcome is not None)
             real(connection, wait)
-            answered.extend(outcome for outcome in calls.outcomes if outcome is not None)
+            answered.append(sum(outcome is not None for outcome in calls.outcomes))
 
         monkeypatch.setattr(backend, "_commit", commit)
-    assert (answered, calls.kinds) == ([], ["done"] * 8)
+    assert (len(answered), calls.kinds) == (syncs, ["done"] * 8)
+    assert all(told <= group * largest for group, told in enumerate(answered))  # those of the groups before, at most
+    assert [entry.count for entry in ledger.entries()] == [1] * 8
 
 
 def test_a_group_whose_commit_fails_is_answered_to_nobody(

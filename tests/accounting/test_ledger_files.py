@@ -22,7 +22,6 @@ from langchain_dp.accounting.budget import PrivacyBudget
 from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
 from langchain_dp.accounting.ledger import PrivacyLedger
 from langchain_dp.accounting.metric import MetricLedger
-from langchain_dp.accounting.pld import epsilon
 from langchain_dp.accounting.store import backend, plans
 from langchain_dp.accounting.store.backend import Connection
 from langchain_dp.accounting.store.base import is_there
@@ -52,15 +51,6 @@ def path(place: str) -> pathlib.Path | str:
     return path_of(place)
 
 
-def test_a_ledger_survives_being_reopened(path: pathlib.Path) -> None:
-    """If this fails, closing a program forgets what it released."""
-    with PrivacyLedger(BUDGET, str(path)) as ledger:
-        plan = ledger.plan("p")
-        assert plan.remaining(VOTE) == 7
-        assert plan.spent()[0] == pytest.approx(epsilon([(VOTE, 3)], 1e-6))
-    assert [file.name for file in path.parent.iterdir()] == ["ledger.db"]
-
-
 @pytest.mark.parametrize(
     "other", [PrivacyBudget(2.0, 1e-5), PrivacyBudget(3.0, 1e-6), PrivacyBudget(3.0, 1e-5, "add_or_remove_one")]
 )
@@ -81,14 +71,6 @@ def test_a_refused_file_does_not_stay_open(path: pathlib.Path) -> None:
     assert str(path) not in [os.readlink(file) for file in still if file.is_symlink()]
 
 
-def _truncate(path: pathlib.Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def _cut_page(path: pathlib.Path) -> None:
-    os.truncate(path, path.stat().st_size - 4096)
-
-
 def _scribble(path: pathlib.Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096:] = os.urandom(len(data) - 4096)
@@ -99,26 +81,15 @@ def _sql(statement: str) -> Callable[[pathlib.Path], None]:
     return lambda path: edited(path, statement)
 
 
-def _switch_back(path: pathlib.Path) -> None:
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
-    connection.close()
-
-
-def _another_database(path: pathlib.Path) -> None:
-    path.unlink()
-    _sql("CREATE TABLE t (x)")(path)
-
-
 DAMAGE = {
     "empty": lambda path: os.truncate(path, 0),
     "data of somebody": lambda path: path.write_text("text,label\nGood.,positive\n" * 100),
     "garbage": lambda path: path.write_bytes(b"not a ledger at all" * 1000),
     "short garbage": lambda path: path.write_bytes(b"x"),
-    "truncated": _truncate,
-    "last page lost": _cut_page,
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "last page lost": lambda path: os.truncate(path, path.stat().st_size - 4096),
     "scribbled": _scribble,
-    "another database": _another_database,
+    "another database": lambda path: (path.unlink(), edited(path, "CREATE TABLE t (x)")),
     "another application": _sql("PRAGMA application_id = 7"),
     "lowered count": _sql("UPDATE items SET used = 1"),
     "entry removed": _sql("DELETE FROM entries"),
@@ -199,7 +170,8 @@ def test_a_ledger_switched_to_a_log_of_writes_is_refused(path: pathlib.Path) -> 
             plan.spend(VOTE)
         with pytest.raises(LedgerCorrupt, match="journal_mode = DELETE"):
             PrivacyLedger(BUDGET, path)
-    _switch_back(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
     with PrivacyLedger(BUDGET, path) as ledger:
         assert [entry.count for entry in ledger.entries()] == [3]
 
@@ -276,17 +248,13 @@ def test_a_symlink_leads_to_the_same_ledger(path: pathlib.Path) -> None:
         assert len(ledger.plans()) == 1
 
 
-def _vanish(path: pathlib.Path) -> None:
-    path.unlink()
-
-
 def _replace(path: pathlib.Path) -> None:
     copied = path.with_name("copy")
     shutil.copyfile(path, copied)
     os.replace(copied, path)
 
 
-@pytest.mark.parametrize("harm", [_vanish, _replace])
+@pytest.mark.parametrize("harm", [pathlib.Path.unlink, _replace])
 def test_a_file_taken_from_under_a_running_ledger_stops_it(
     path: pathlib.Path, harm: Callable[[pathlib.Path], None]
 ) -> None:

@@ -23,14 +23,13 @@ from fakes.voters import classifier, private_examples
 from langchain_dp import errors
 from langchain_dp.accounting import _account
 from langchain_dp.accounting.budget import PrivacyBudget
-from langchain_dp.accounting.events import ExponentialEvent, NoisyMaxEvent
+from langchain_dp.accounting.events import NoisyMaxEvent
 from langchain_dp.accounting.ledger import LedgerPlan, PrivacyLedger
 from langchain_dp.errors import BudgetExceeded, LedgerError, PrivateDataError
 
 BUDGET = PrivacyBudget(3.0, 1e-5)
 SMALL = PrivacyBudget(0.2, 1e-6)
 VOTE = NoisyMaxEvent(8.0)
-CHOICE = ExponentialEvent(0.05)
 
 
 @pytest.fixture

@@ -86,10 +86,7 @@ def test_all_of_a_ledger_works_behind_a_pooler(url: str) -> None:
                 pass
         two.verify()
         assert [entry.count for entry in one.entries()] == [3, 4]
-    with (
-        PrivacyLedger(BUDGET, url) as ledger,
-        ledger._store.backend.transaction(write=True) as connection,
-    ):
+    with PrivacyLedger(BUDGET, url) as ledger, ledger._store.backend.transaction(write=True) as connection:
         assert connection.execute("SELECT current_setting('synchronous_commit')").fetchone() == ("on",)
 
 

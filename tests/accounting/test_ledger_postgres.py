@@ -68,9 +68,6 @@ def spend(ledger: PrivacyLedger) -> None:
     ledger.plan("p").spend(VOTE)
 
 
-# --- what is refused, in one line ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -222,9 +219,6 @@ def test_other_tables_and_other_kinds_are_refused(postgres: Server, url: str, tm
     PrivacyLedger(BUDGET, made).close()
 
 
-# --- what the database itself refuses --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -328,9 +322,6 @@ def test_ids_have_no_gaps_after_a_spend_that_was_taken_back(url: str) -> None:
     assert used(url) == 4
 
 
-# --- its key ---------------------------------------------------------------------------------------------------
-
-
 def test_the_key_lies_where_it_is_said_and_never_in_the_database(
     postgres: Server, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,9 +341,6 @@ def test_the_key_lies_where_it_is_said_and_never_in_the_database(
     (tmp_path / f"{schema_of(url)}.key").unlink()
     with PrivacyLedger(BUDGET, url) as ledger, pytest.raises(LedgerCorrupt, match="Copy it from a machine"):
         ledger.digest("a", "b")
-
-
-# --- runs ------------------------------------------------------------------------------------------------------
 
 
 def test_one_process_at_a_time_goes_on_with_a_run(url: str) -> None:
@@ -377,9 +365,6 @@ def test_a_report_reads_and_changes_nothing(postgres: Server, url: str) -> None:
     found = report(url)
     assert (found.file, found.unit, found.budget) == (schema_of(url), "epsilon", (8.0, 1e-5))
     assert postgres.ask(written) == before
-
-
-# --- lost connections and kills --------------------------------------------------------------------------------
 
 
 class Harmed:

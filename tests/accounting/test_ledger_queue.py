@@ -201,26 +201,23 @@ def test_without_a_queue_a_ledger_is_shared_all_the_same(
 ) -> None:
     """If it breaks, a ledger that two processes use fails where its queue cannot be made."""
     queue = path.with_name("l.db.queue")
-    if obstacle == "folder":
-        queue.mkdir()
-    elif obstacle == "pipe":
-        os.mkfifo(queue)
-    elif obstacle == "link":
-        queue.symlink_to(path.with_name("elsewhere"))
-    elif obstacle == "no module":
-        monkeypatch.setattr(sqlite_queue, "fcntl", None)
-    elif obstacle == "no locks":
 
-        def refused(*_: object) -> None:
-            raise OSError(95, "Operation not supported")
+    def failing(error: Exception) -> Callable[..., None]:
+        def refused(*_: object, **__: object) -> None:
+            raise error
 
-        monkeypatch.setattr(sqlite_queue, "fcntl", refused)
-    else:
+        return refused
 
-        def refused_thread(*_: object, **__: object) -> None:
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(sqlite_queue, "Thread", refused_thread)
+    {
+        "folder": queue.mkdir,
+        "pipe": lambda: os.mkfifo(queue),
+        "link": lambda: queue.symlink_to(path.with_name("elsewhere")),
+        "no module": lambda: monkeypatch.setattr(sqlite_queue, "fcntl", None),
+        "no locks": lambda: monkeypatch.setattr(sqlite_queue, "fcntl", failing(OSError(95, "Operation not supported"))),
+        "no thread": lambda: monkeypatch.setattr(
+            sqlite_queue, "Thread", failing(RuntimeError("can't start new thread"))
+        ),
+    }[obstacle]()
     names = ["one", "two", "three"]
     with writers(path, names) as threads:
         with locked(path):

@@ -110,11 +110,9 @@ def test_plans_raced_for_stay_within_the_budget(place: str) -> None:
         assert ledger.reserved()[0] <= 3.0
 
 
-@on_both
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_threads_share_one_ledger_object(place: str, in_memory: bool) -> None:
+def test_threads_share_one_ledger_in_memory() -> None:
     """If this fails, threads of one process overdraw or crash a shared ledger."""
-    with PrivacyLedger(BUDGET, None if in_memory else place) as ledger:
+    with PrivacyLedger(BUDGET) as ledger:
         plan = ledger.reserve([(VOTE, 10)], name="p")
         found = race_threads(THREADS, lambda _: [outcome(plan.spend, VOTE) for _ in range(2)])
         assert found == {"done": 10, "refused": 2 * THREADS - 10}
@@ -124,12 +122,11 @@ def test_threads_share_one_ledger_object(place: str, in_memory: bool) -> None:
 @on_both
 def test_two_first_direct_spends_agree_on_one_plan(place: str) -> None:
     """If this fails, two processes that start with different events each take the whole budget."""
-    path = place
-    with PrivacyLedger(BUDGET, path) as one, PrivacyLedger(BUDGET, path) as two:
+    with PrivacyLedger(BUDGET, place) as one, PrivacyLedger(BUDGET, place) as two:
         one.spend(VOTE)
         two.spend(VOTE)
         assert one.remaining(VOTE) == two.remaining(VOTE) == max_releases(VOTE, BUDGET) - 2
-        with PrivacyLedger(BUDGET, path) as three, pytest.raises(PlanError):
+        with PrivacyLedger(BUDGET, place) as three, pytest.raises(PlanError):
             three.spend(ExponentialEvent(0.1))
         with pytest.raises(BudgetExceeded):
             two.spend(VOTE, 100)

@@ -22,6 +22,10 @@ from langchain_dp.accounting.profiles import limited_domain_fixed
 from langchain_dp.mechanisms import LimitedDomain
 from langchain_dp.mechanisms.exponential_choice import below_exp
 
+SCHEMES = [
+    ("fixed", Neighbors.REPLACE_SPECIAL), ("fixed", Neighbors.REPLACE_ONE), ("resample", Neighbors.ADD_OR_REMOVE_ONE),
+]  # fmt: skip
+
 
 def test_what_leaves_room_in_delta_still_has_an_epsilon() -> None:
     """If it breaks, everything with a threshold is refused."""
@@ -31,15 +35,7 @@ def test_what_leaves_room_in_delta_still_has_an_epsilon() -> None:
     assert 0 < epsilon([(event, 10)], 1.1 * missed) < 20
 
 
-def test_where_thresholds_miss_all_mass_the_cost_is_infinite() -> None:
-    """If it breaks, a plan of many rounds ends in an error of the library, which has no grid for it."""
-    assert epsilon([(LimitedDomainEvent(0.01, 0.3, 0.1), 5000)], 0.2) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("sampling", "neighbors"),
-    [("fixed", Neighbors.REPLACE_SPECIAL), ("fixed", Neighbors.REPLACE_ONE), ("resample", Neighbors.ADD_OR_REMOVE_ONE)],
-)
+@pytest.mark.parametrize(("sampling", "neighbors"), SCHEMES)
 @pytest.mark.parametrize("q", [0.5, 0.9, 0.999])
 def test_much_noise_is_accounted_for(sampling: Any, neighbors: Neighbors, q: float) -> None:
     """If it breaks, a small budget is refused for too little noise: what a threshold may miss keeps the grid open."""
@@ -47,10 +43,7 @@ def test_much_noise_is_accounted_for(sampling: Any, neighbors: Neighbors, q: flo
     assert 0 < said < 257 * math.log1p(q * math.expm1(1e-4))
 
 
-@pytest.mark.parametrize(
-    ("sampling", "neighbors"),
-    [("fixed", Neighbors.REPLACE_SPECIAL), ("fixed", Neighbors.REPLACE_ONE), ("resample", Neighbors.ADD_OR_REMOVE_ONE)],
-)
+@pytest.mark.parametrize(("sampling", "neighbors"), SCHEMES)
 @pytest.mark.parametrize("q", [0.05, 0.5, 1.0])
 def test_what_a_threshold_may_miss_is_paid_for_out_of_delta(sampling: Any, neighbors: Neighbors, q: float) -> None:
     """If it breaks, the mass beyond the threshold is free: epsilon is that of a call that misses nothing."""
@@ -122,6 +115,7 @@ def test_the_worst_binary_event_is_found(epsilon0: float, q: float) -> None:
         *((LimitedDomainEvent(loss, 1e-9, q), (1, 3)) for loss, q in ((2600.0, 1.0), (5000.0, 0.3))),
         *((NoisyMaxEvent(sigma, q), (1, 3)) for sigma, q in ((0.02, 1.0), (0.01, 1.0), (1e-155, 0.1))),
         *((LimitedDomainEvent(1.0, missed, 1.0), (count,)) for missed, count in ((0.3, 50), (0.9, 100), (0.01, 5000))),
+        (LimitedDomainEvent(0.01, 0.3, 0.1), (5000,)),
         (LimitedDomainEvent(400.0, 1e-9, 1.0), (4, 50, 256)),
     ],
     ids=str,

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import pytest
 from fakes.fair_semaphore import on_both, path_of
-from fakes.forked import in_child
 from fakes.kills import killed_often
 from fakes.racing import Attempt, outcome, race
 from hypothesis import given, settings
@@ -104,21 +103,6 @@ def test_a_request_is_charged_whole_or_not_at_all() -> None:
         ledger.spent(user=7)  # type: ignore[arg-type]
 
 
-def test_limits_of_users_and_documents_differ() -> None:
-    """If it breaks, one of the two limits is taken for the other."""
-    ledger = MetricLedger(5.0, document_limit=1.0)
-    for number in range(5):
-        spend(ledger, f"d{number}", "u")
-    with pytest.raises(BudgetExceeded, match="user"):
-        spend(ledger, "d5", "u")
-    with pytest.raises(BudgetExceeded, match="document"):
-        spend(ledger, "d0", "another user")
-    only_users = MetricLedger(None, document_limit=1.0)
-    spend(only_users, "d", "u")
-    spend(only_users, "e", "u")
-    assert only_users.spent(user="u") == 2.0
-
-
 def test_distances_of_two_tables_are_not_added() -> None:
     """If it breaks, nats per unit of two different distances are added up to a number without meaning."""
     ledger = MetricLedger()
@@ -139,24 +123,6 @@ def test_the_file_shows_no_name_and_no_text(path: pathlib.Path) -> None:
         assert text not in shown
         assert text.encode() not in path.read_bytes()
     assert len(bytes.fromhex(entry.document)) == len(bytes.fromhex(str(entry.user))) == 32
-
-
-def test_hashes_of_two_ledgers_cannot_be_compared() -> None:
-    """If it breaks, a list of hashed guesses made once opens every ledger."""
-    hashes = set()
-    for _ in range(2):
-        ledger = MetricLedger()
-        spend(ledger, "d", "d")
-        entry = next(ledger.entries())
-        hashes |= {entry.document, entry.user}
-    assert len(hashes) == 4
-
-
-def test_a_user_and_a_document_of_one_name_are_two_accounts() -> None:
-    """If it breaks, a document called like its user is charged twice."""
-    ledger = MetricLedger(1.0)
-    spend(ledger, "x", "x")
-    assert ledger.spent(user="x") == ledger.spent(document="x") == 1.0
 
 
 def test_a_key_of_ones_own_is_not_in_the_file(path: pathlib.Path) -> None:
@@ -262,9 +228,6 @@ def test_bad_spends_are_refused_and_cost_nothing() -> None:
     assert list(ledger.entries()) == []
 
 
-# ------------------------------------------------------------------------------------------- kills and races
-
-
 def spend_at(path: pathlib.Path) -> Callable[[], object]:
     ledger = MetricLedger(path=path)
     return lambda: spend(ledger, "d", "u", eta=0.5)
@@ -297,13 +260,6 @@ def test_the_last_releases_go_to_exactly_as_many_racers(path: pathlib.Path) -> N
     assert race(2, 8, enter) == {"done": 13, "refused": 2 * 8 * 2 - 13}
     with MetricLedger.open(path) as ledger:
         assert ledger.spent(user="u") == ledger.limit == 20.0
-
-
-@forks
-def test_a_ledger_in_memory_does_not_pass_a_fork() -> None:
-    """If it breaks, a forked worker spends the same account once more."""
-    ledger = MetricLedger(1.0)
-    assert in_child(lambda: str(spend(ledger))).startswith("LedgerError")
 
 
 def test_a_refusal_reads_like_a_sentence_and_the_repr_shows_what_is_left() -> None:

@@ -51,15 +51,11 @@ def test_parts_cost_their_largest_and_the_rest_counts_everywhere(neighbors: Neig
     assert cost([(TRAIN, 0), (VALIDATION, 1)]) == pytest.approx(cost(choice))
 
 
-def test_a_part_holds_one_release() -> None:
-    """If it breaks, a nameless part or a part of a part is charged, and nobody can say for what."""
+def test_a_part_holds_one_release_and_refusals_reach_into_it() -> None:
+    """If it breaks, a part of a part is charged, or what has no proof, or no epsilon, enters one by way of a part."""
     for part, event in (("", TOKEN), (3, TOKEN), ("train", TRAIN), ("train", "token")):
         with pytest.raises(InvalidParameter):
             PartEvent(part, event)  # type: ignore[arg-type]  # wrong on purpose
-
-
-def test_refusals_reach_into_a_part() -> None:
-    """If it breaks, nats per unit of distance enter an epsilon by way of a part, or what has no proof does."""
     unproven = PartEvent("train", LimitedDomainEvent(1.0, 1e-6, 0.1, "resample"))
     with pytest.raises(UnsupportedEvent, match='use sampling="fixed"'):
         epsilon([(unproven, 5)], 1e-5, neighbors=ONE)
@@ -103,8 +99,6 @@ def test_the_ledger_reserves_and_charges_parts(place: str) -> None:
         direct.spend(VALIDATION, 2)
         assert direct.spent()[0] == pytest.approx(epsilon([(CHOICE, 2)], 1e-5))
 
-
-# --- brute force: two parts, every tiny data set, every coin ---------------------------------------------------
 
 Record = tuple[int, int]  # the token that its text favours, and the candidate that is right about it
 Coin = Callable[[int, Record], bool]  # whether the record of a slot is for training

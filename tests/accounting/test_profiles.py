@@ -8,7 +8,6 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting import DpEvent, dp_event
-from dp_accounting.pld import PLDAccountant
 
 from langchain_dp.accounting import (
     ClippedSumRoundEvent,
@@ -43,15 +42,6 @@ def test_fixed_scheme_equals_an_integral_over_the_plane(sigma: float, q: float) 
     for eps, value in zip(AT, exact, strict=True):
         oracle = np.maximum((1 - q) * left_out + q * a - math.exp(eps) * ((1 - q) * left_out + q * b), 0).sum()
         assert value == pytest.approx(oracle, rel=2e-3, abs=1e-9)
-
-
-def test_library_and_closed_form_agree_on_the_poisson_pair() -> None:
-    """If it breaks, our subsampled Gaussian is not the one that dp_accounting computes."""
-    for sigma, q, count in [(1.4893, 40 / 6920, 10_000), (2.0, 0.1, 50), (0.8, 0.01, 1)]:
-        ours = epsilon([(NoisyMaxEvent(sigma, q, "resample"), count)], 1e-5, neighbors=ADD)
-        library = PLDAccountant(ADD, 1e-4)
-        library.compose(dp_event.PoissonSampledDpEvent(q, dp_event.GaussianDpEvent(sigma / math.sqrt(2))), count)
-        assert ours == pytest.approx(library.get_epsilon(1e-5), rel=2e-3)
 
 
 @pytest.mark.parametrize("bound", [0.1, 0.8, 1.8, 5.0])
@@ -93,7 +83,7 @@ def test_a_relation_may_be_given_by_its_name(event: DpEvent, name: str) -> None:
 
 
 def test_refused_events_say_why() -> None:
-    """If it breaks, an event without a proof is composed, or refused without a remedy."""
+    """If it breaks, an event without a proof, or that the library miscounts, is composed, or refused with no remedy."""
     with pytest.raises(UnsupportedEvent, match='use sampling="fixed"'):
         epsilon([(LimitedDomainEvent(1.0, 1e-6, 0.1, "resample"), 5)], 1e-5, neighbors=ONE)
     with pytest.raises(UnsupportedEvent, match=r"^NoisyMaxEvent .*resample.* Neighbors\.REPLACE_ONE\.$"):
@@ -108,6 +98,12 @@ def test_refused_events_say_why() -> None:
         NoisyMaxEvent(1.0, 1.2)
     with pytest.raises(InvalidParameter, match=r"delta=0 "):
         epsilon([(NoisyMaxEvent(1.0), 1)], 0)
+    response = dp_event.RandomizedResponseDpEvent(0.5, 2)
+    for event in (response, dp_event.ComposedDpEvent([response]), dp_event.SelfComposedDpEvent(response, 5)):
+        with pytest.raises(UnsupportedEvent, match="RandomizedResponse"):
+            epsilon([(event, 2)], 1e-5)
+    with pytest.raises(InvalidParameter, match="count=100000000 "):
+        epsilon([(NoisyMaxEvent(2.0), 10**8)], 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -131,16 +127,6 @@ def test_n_copies_cost_what_n_listed_ones_cost(event: dp_event.DpEvent) -> None:
     assert counted > 1.5 * epsilon([(event, 1)], 1e-6, neighbors=ADD)
 
 
-def test_events_that_the_library_miscounts_are_refused() -> None:
-    """If it breaks, dp_accounting's randomized response is charged once however often it was run."""
-    response = dp_event.RandomizedResponseDpEvent(0.5, 2)
-    for event in (response, dp_event.ComposedDpEvent([response]), dp_event.SelfComposedDpEvent(response, 5)):
-        with pytest.raises(UnsupportedEvent, match="RandomizedResponse"):
-            epsilon([(event, 2)], 1e-5)
-    with pytest.raises(InvalidParameter, match="count=100000000 "):
-        epsilon([(NoisyMaxEvent(2.0), 10**8)], 1e-5)
-
-
 def test_little_noise_of_the_library_is_counted_on_a_grid_that_fits_in_memory() -> None:
     """If it breaks, a release with little noise takes gigabytes, a false one an error of the library's inside."""
     little, delta = dp_event.GaussianDpEvent(0.05), 1e-5
@@ -160,20 +146,3 @@ def test_little_noise_of_the_library_is_counted_on_a_grid_that_fits_in_memory() 
         InvalidParameter, match=r"PoissonSampledDpEvent.sampling_probability=2 to be at least 0 and at most 1"
     ):
         epsilon([(dp_event.PoissonSampledDpEvent(2, little), 1)], delta)
-
-
-def test_selection_costs_twice_under_replace_one() -> None:
-    """If it breaks, a replaced record is charged as if it only left, though its prediction also arrives."""
-    once = epsilon([(ExponentialEvent(0.5), 1)], 1e-9, neighbors=ADD)
-    twice = epsilon([(ExponentialEvent(0.5), 1)], 1e-9, neighbors=ONE)
-    assert once == pytest.approx(0.5, abs=2e-3)
-    assert twice == pytest.approx(1.0, abs=2e-3)
-
-
-def test_composition_is_monotone_and_empty_is_free() -> None:
-    """If it breaks, more releases could look cheaper than fewer."""
-    event = NoisyMaxEvent(1.5, 0.05)
-    costs = [epsilon([(event, count)], 1e-5) for count in (0, 1, 10, 100, 1000)]
-    assert costs[0] == 0.0
-    assert costs == sorted(costs)
-    assert len(set(costs)) == 5

@@ -15,7 +15,6 @@ from langchain_dp.accounting import (
     ExponentialEvent,
     LimitedDomainEvent,
     Neighbors,
-    PartEvent,
     PrivacyBudget,
     calibrate_text_round,
     epsilon,
@@ -187,28 +186,6 @@ def test_the_adaptive_optimum_is_below_the_composition_of_single_tokens() -> Non
     one = privacy_loss(ExponentialEvent(0.1), Neighbors.REPLACE_ONE, 1e-4)  # 0.2-bounded-range
     coarse = float(PrivacyLossDistribution.get_epsilon_for_delta(one.self_compose(30), delta))
     assert 0.8 * coarse < fine < 0.95 * coarse
-
-
-def test_rounds_compose_and_parts_do_not() -> None:
-    """If it breaks, disjoint groups pay for each other, or rounds do not pay at all."""
-    event = ClippedSumRoundEvent(0.2, 30)
-    one, two = epsilon([(event, 1)], 1e-6), epsilon([(event, 2)], 1e-6)
-    groups = [(PartEvent(f"group {i}", event), 1) for i in range(5)]
-    assert one < two
-    assert epsilon(groups, 1e-6) == pytest.approx(one)
-
-
-@pytest.mark.parametrize("neighbors", list(Neighbors))
-def test_less_sampling_and_fewer_tokens_cost_less(neighbors: Neighbors) -> None:
-    """If it breaks, the event's parameters do not reach the accountant."""
-
-    def cost(event: ClippedSumRoundEvent) -> float:
-        return epsilon([(event, 4)], 1e-6, neighbors=neighbors)
-
-    base = cost(ClippedSumRoundEvent(0.3, 20, 0.2))
-    assert cost(ClippedSumRoundEvent(0.3, 20, 0.1)) < base
-    assert cost(ClippedSumRoundEvent(0.3, 10, 0.2)) < base
-    assert cost(ClippedSumRoundEvent(0.2, 20, 0.2)) < base
 
 
 def test_a_record_that_comes_or_goes_costs_less_than_one_that_is_replaced() -> None:

@@ -43,9 +43,6 @@ def decide(model: BaseDecisionModel, question: Any, state: Any = "my invoice", n
     return model.invoke({"state": state, "questions": {name: question}}).answers[name]
 
 
-# ------------------------------------------------------------------------------------------------------------ agents
-
-
 @tool
 def delete_file(path: str) -> str:
     """Delete a file."""
@@ -127,9 +124,6 @@ def test_an_error_in_an_agent_shows_no_record(tmp_path: Path) -> None:
         assert surfaces.where(CANARY) == set()
 
 
-# ----------------------------------------------------------------------------------------------------------- answers
-
-
 def test_a_choice_has_the_probabilities_of_its_criteria() -> None:
     """If it breaks, confidence and probabilities are not those of the prototypes, renormalized."""
     three = [{"text": f"my {word} {i}", "label": word} for i in range(60) for word in ("parcel", "invoice", "bread")]
@@ -191,9 +185,6 @@ def test_nothing_private_is_serialized() -> None:
         assert twin.invoke({"state": "a parcel", "questions": {}}).model == "router-1"
 
 
-# ------------------------------------------------------------------------------------------------------------- texts
-
-
 def test_a_state_becomes_a_text() -> None:
     """If it breaks, the router or the gate reads another text than the page says."""
     call = {"id": "1", "name": "delete", "args": {"path": "/tmp/é"}}
@@ -204,9 +195,6 @@ def test_a_state_becomes_a_text() -> None:
     assert state_to_text({"messages": human[1:2], "tool_call": call}) == 'delete {"path": "/tmp/é"}'
     assert state_to_text({"tool_call": {"name": "list", "args": None}}) == "list null"
     assert decide(DPDecisionModel(fitted(), text=lambda state: state["a"]), CHOICE, {"a": "parcel"}).choice == "A"
-
-
-# ------------------------------------------------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize(

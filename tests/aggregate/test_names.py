@@ -10,7 +10,6 @@ from langchain_core.language_models import FakeListChatModel
 
 from langchain_dp import DPLabelNamer, Neighbors, PrivacyBudget
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
-from langchain_dp.mechanisms import Exponential
 
 NEWS = {
     "A": ["The striker scored twice in the cup final", "The coach praised the team after the match"],
@@ -106,20 +105,6 @@ def test_a_model_votes_on_each_record_alone() -> None:
         DPLabelNamer(["a", "b"], model=FakeListChatModel(responses=[])).fit(
             examples, labels=["A", "B"], budget=PrivacyBudget(1.0)
         )
-
-
-def counts(monkeypatch: pytest.MonkeyPatch, examples: Any) -> list[list[int]]:
-    """The exact counts that names are drawn from."""
-    seen: list[list[int]] = []
-
-    def release(self: Exponential, row: list[int], *, rng: Any = None) -> int:
-        seen.append(list(row))
-        return len(row) - 1
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Exponential, "release", release)
-        named(examples)
-    return seen
 
 
 def test_add_remove_halves_the_price_of_a_vote() -> None:

@@ -22,7 +22,6 @@ from langchain_dp import DPPrototypeClassifier, Neighbors, PrivacyBudget, Privat
 from langchain_dp.aggregate import prototypes, public_texts
 from langchain_dp.aggregate.plan import sharpness_for
 from langchain_dp.errors import InvalidParameter
-from langchain_dp.mechanisms import VectorSum
 
 
 def test_the_sample_messages_are_told_apart() -> None:
@@ -278,21 +277,6 @@ def test_add_remove_takes_components_and_says_no_number(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "c.json").read_text())["releases"][0]["users"] is None
 
 
-def sums(monkeypatch: pytest.MonkeyPatch, examples: Any, **settings: Any) -> np.ndarray:
-    """The exact sums that a fit draws noise for."""
-    seen: list[np.ndarray] = []
-
-    def release(self: VectorSum, total: np.ndarray, *, rng: Any = None) -> np.ndarray:
-        seen.append(total.copy())
-        return total
-
-    with monkeypatch.context() as patch:
-        patch.setattr(VectorSum, "release", release)
-        fitted(examples, components=8, **settings)
-    [found] = seen
-    return found
-
-
 def test_further_records_are_learned_at_a_price_of_their_own() -> None:
     """If it breaks, an update is free, forgets what was known, or its certificate hides one of the two costs."""
     first = fitted(budget=PrivacyBudget(4.0, 1e-6))
@@ -380,10 +364,3 @@ def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(InvalidParameter):
             DPPrototypeClassifier.load(path, encoder=WordEncoder())
-
-
-def test_a_user_shows_as_many_records_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, records_per_user is not heeded, or a release with it cannot be kept."""
-    many = [{"text": "my invoice", "label": "A", "customer": "x"}, *({**row, "customer": "x"} for row in rows())]
-    first = sums(monkeypatch, PrivateRecords(many, user_key="customer", records_per_user=1))
-    assert (first == sums(monkeypatch, PrivateRecords(many[:1], user_key="customer"))).all()

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from audit_tools import lower, upper
+from fakes import synthesizers
 from fakes.next_token import WordEngine
+from fakes.synthesizers import synthesizer
 from fakes.voters import LABELS, VotingEngine, private_examples
 
 from langchain_dp import Neighbors, PrivacyBudget
@@ -28,7 +30,6 @@ from langchain_dp.attacks import (
 from langchain_dp.attacks.result import auc_interval
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import MemberPrompt
-from langchain_dp.synth import SyntheticExamples
 
 THEORY = NormalDist().cdf(1.5 / math.sqrt(2))
 """Area under the curve of two normal laws of unit spread that are 1.5 apart: 0.856."""
@@ -222,53 +223,6 @@ def test_rates_that_few_others_cannot_show_are_left_out() -> None:
     assert both.tpr_at_fpr[0.1][2] > many.tpr_at_fpr[0.1][2], "the better one of two was chosen on these very figures"
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"neighbor": [*CANARY, {"text": "more", "label": "no"}]}, "0 are missing and 2 are new"),
-        ({"neighbor": ROWS}, "0 are missing and 0 are new"),
-        ({"neighbor": [*ROWS[2:], *CANARY[-1:]]}, "2 are missing"),
-        ({"runs": 9}, "runs"),
-        ({"runs": 11}, "even"),
-        ({"questions": []}, "questions"),
-        ({"questions": "one"}, "questions"),
-        ({"epsilon": -1.0, "neighbors": Neighbors.ADD_OR_REMOVE_ONE}, "epsilon"),
-        ({"epsilon": 1.0}, "neighbors=REPLACE_ONE, which epsilon is about, but 0 records are missing and 1 are new"),
-        ({"epsilon": 1.0, "neighbors": Neighbors.REPLACE_SPECIAL}, "neighbors=REPLACE_SPECIAL"),
-    ],
-)
-def test_bad_data_sets_and_runs_are_named(change: dict[str, Any], says: str) -> None:
-    """If it breaks, an attack on data sets that differ in two records is held against a promise about one."""
-    given: dict[str, Any] = {"rows": ROWS, "neighbor": CANARY, "questions": ["x"], "runs": 10, **change}
-    with pytest.raises(InvalidParameter, match=says) as caught:
-        attack_answers(lambda data: lambda q: "no", given.pop("rows"), given.pop("neighbor"), **given)
-    assert "canary" not in str(caught.value)
-
-
-def test_bad_scores_and_references_are_named() -> None:
-    """If it breaks, a wrong argument ends in an area without meaning."""
-    with pytest.raises(InvalidParameter, match="at least one"):
-        infer_membership({})
-    with pytest.raises(InvalidParameter, match="'m'"):
-        infer_membership({"m": ([], [1.0])})
-    with pytest.raises(InvalidParameter, match="'m'"):
-        infer_membership({"m": ([math.nan], [1.0])})
-    with pytest.raises(InvalidParameter, match="one figure for each"):
-        lira_scores([1.0, 2.0], [[1.0]])
-    with pytest.raises(InvalidParameter, match="finite"):
-        lira_scores([1.0, math.inf], [[1.0, 2.0]])
-    good: dict[str, Any] = {"members": ROWS[:2], "others": ROWS[2:4], "references": ["a"], "candidates": {}}
-    for change, says in (
-        ({"members": []}, "members"),
-        ({"references": "a"}, "references"),
-        ({"candidates": {"m": lambda prompt, rows: [0.0]}}, "each of 4 rows"),
-    ):
-        with pytest.raises(InvalidParameter, match=says):
-            attack_prompt("prompt", **{**good, **change})
-    with pytest.raises(InvalidParameter, match="not empty"):
-        attack_prompt(" ", **good)
-
-
 def test_what_an_engine_logs_of_a_row_that_is_attacked_goes_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     """If it breaks, an audit of private rows prints them into the logs."""
 
@@ -301,8 +255,6 @@ def test_an_engine_that_scores_nothing_is_no_proof() -> None:
     with pytest.raises(InvalidParameter, match="no variable but"):
         PortScorer(engine, {1: "yes", 0: "no"}, head="{foo}")
 
-
-# ------------------------------------------------------------------------------------- the order of answers
 
 PLANTED: list[Any] = [{"text": "canary"}]
 BITS = ("yes", "no")
@@ -428,29 +380,9 @@ def test_the_nearest_example_is_measured_by_the_embedding_that_is_given() -> Non
     assert found.by_candidate["nearest"][0] == 1.0
 
 
-def test_examples_of_the_synthesizer_are_taken_as_they_are(made: SyntheticExamples) -> None:
+def test_examples_of_the_synthesizer_are_taken_as_they_are() -> None:
     """If it breaks, what was released must be taken apart by hand before it can be attacked."""
+    made = synthesizer(budget=PrivacyBudget(8.0, 1e-5)).invoke(synthesizers.rows())
     assert attack_examples(made, members=MEMBERS, others=OTHERS).rate >= 0.5
     assert find_leaks(made, [*MEMBERS, *made.rows()]).leaked_rows
     assert not find_leaks(made, [row["text"] for row in MEMBERS], held_out=OTHERS).spans
-
-
-@pytest.fixture
-def made() -> SyntheticExamples:
-    from fakes.synthesizers import rows as records
-    from fakes.synthesizers import synthesizer
-
-    return synthesizer(budget=PrivacyBudget(8.0, 1e-5)).invoke(records())  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"examples": []}, {"members": []}, {"others": [{"text": "x"}]}, {"examples": ["a text alone"]},
-     {"members": [{"text": 1, "label": "a"}]}, {"candidates": {"m": lambda prompt, some: [1.0]}}],
-)  # fmt: skip
-def test_what_is_none_is_refused_without_its_text(changed: dict[str, Any]) -> None:
-    """If it breaks, a slip is a traceback that shows the rows."""
-    given: dict[str, Any] = {"examples": MEMBERS, "members": MEMBERS, "others": OTHERS} | changed
-    with pytest.raises(InvalidParameter) as caught:
-        attack_examples(given.pop("examples"), **given)
-    assert "case" not in str(caught.value)

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -71,8 +72,6 @@ def test_pictures_are_written(tmp_path: Path) -> None:
     plot_attacks([result("first"), result("second", 0.8), found], tmp_path / "two.svg")
     text = (tmp_path / "two.svg").read_text()
     assert all(name in text for name in ("first", "second", "my prompt"))
-    with pytest.raises(InvalidParameter, match="at least one attack"):
-        plot_attacks([], tmp_path / "none.svg")
     with pytest.raises(InvalidParameter, match=r"'foo', to be one of .*png"):
         plot_attacks([found], tmp_path / "x.foo")
 
@@ -83,12 +82,11 @@ def test_every_exported_name_exists_and_none_is_heavy() -> None:
         assert getattr(langchain_dp.attacks, name) is not None
     assert set(langchain_dp.attacks.__all__) <= set(dir(langchain_dp.attacks))
     code = (
-        "import sys, langchain_dp.attacks as a; [getattr(a, n) for n in a.__all__]; "
-        "print({'torch', 'transformers', 'sklearn', 'matplotlib'} & set(sys.modules))"
+        "import sys, langchain_dp.attacks as a; a.find_leaks; print('langchain_dp.rapt' in sys.modules); "
+        "[getattr(a, n) for n in a.__all__]; print({'torch', 'transformers', 'sklearn', 'matplotlib'} & {*sys.modules})"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "set()\n"
-    code = "import sys, langchain_dp.attacks as a; a.find_leaks; print('langchain_dp.rapt' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "False\nset()\n"
 
 
 def test_the_exact_interval_is_clopper_pearson() -> None:
@@ -120,7 +118,7 @@ def test_the_interval_of_an_area_covers(area: float) -> None:
     interval at a third of the width must fall below. An area of 1 keeps an interval.
     """
     rng = np.random.default_rng(int(1000 * area))
-    shift = math.sqrt(2) * float(np.sqrt(2) * _erfinv(2 * area - 1))
+    shift = math.sqrt(2) * NormalDist().inv_cdf(area)
     covered = narrow = 0
     for _ in range(500):
         value = auc(rng.normal(shift, 1, 60), rng.normal(0, 1, 40))
@@ -132,12 +130,6 @@ def test_the_interval_of_an_area_covers(area: float) -> None:
     low, high = auc_interval(1.0, 60, 40)
     assert 0.8 < low < 1.0 == high
     assert auc_interval(0.0, 60, 40)[0] == 0.0
-
-
-def _erfinv(value: float) -> float:
-    from scipy.special import erfinv
-
-    return float(erfinv(value))
 
 
 def test_texts_are_what_is_independent() -> None:

@@ -13,13 +13,7 @@ import pytest
 from scipy.stats import binom
 
 from langchain_dp import DPICLClassifier, PrivacyBudget
-from langchain_dp.audit import (
-    NamingEngine,
-    OneRunAudit,
-    audit_pipeline,
-    canaries_needed,
-    one_run_bound,
-)
+from langchain_dp.audit import NamingEngine, OneRunAudit, audit_pipeline, canaries_needed, one_run_bound
 from langchain_dp.audit.one_run import _p_value
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.icl import SamplingOptions
@@ -72,18 +66,14 @@ def test_no_private_mechanism_guesses_better_than_the_bound(epsilon: float, delt
     assert coinwise[canaries] > pure
 
 
-def test_more_right_guesses_prove_more_and_delta_costs() -> None:
-    """If it breaks, the bound runs the wrong way."""
+def test_the_bound_grows_with_right_guesses_and_lies_where_the_p_value_crosses_the_error() -> None:
+    """If it breaks, the bound runs the wrong way, or excludes more, or less, than the stated error."""
     bounds = [one_run_bound(canaries=100, guesses=50, correct=v, delta=0.0, error=0.05) for v in range(51)]
     assert bounds == sorted(bounds)
     assert bounds[25] == 0.0
     assert bounds[50] > 2.5
     with_delta = one_run_bound(canaries=100, guesses=50, correct=50, delta=1e-4, error=0.05)
     assert 0 < with_delta < bounds[50]
-
-
-def test_the_bound_is_where_the_p_value_crosses_the_error() -> None:
-    """If it breaks, the printed epsilon is excluded by more, or by less, than the stated error."""
     found = one_run_bound(canaries=1000, guesses=1000, correct=800, delta=1e-5, error=0.05)
     below, above = (_p_value(1000, 1000, 800, found + step, 1e-5) for step in (-1e-4, 1e-4))
     assert below <= 0.05 <= above

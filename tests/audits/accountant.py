@@ -168,4 +168,3 @@ CHECKS = [
     Check("token law", "a token costs what its law says", tokens, once=True),
     Check("schemes", "zero-out <= fixed <= resample", order, once=True),
 ]
-"""In the order of the table."""

@@ -8,7 +8,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -19,6 +19,7 @@ from langchain_core.embeddings import Embeddings
 from scipy import stats
 
 from audits.check import Check, Finding, likely, worst
+from audits.stubs import LogRecorder
 from langchain_dp import DPLabelNamer, DPPrototypeClassifier
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.aggregate import names, public_texts
@@ -47,13 +48,11 @@ class SignedEncoder(Embeddings):
         self._places = {text: place for place, text in enumerate(public_texts()[: len(public_texts()) // 2 * 2])}
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Vectors of several texts."""
         if any("unencodable" in text for text in texts):
             raise ValueError("this text cannot be encoded")
         return [self._vector(text) for text in texts]
 
     def embed_query(self, text: str) -> list[float]:
-        """Vector of one text."""
         return self.embed_documents([text])[0]
 
     def _vector(self, text: str) -> list[float]:
@@ -68,12 +67,13 @@ ENCODER = SignedEncoder()
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two neighbors under a relation."""
+    """Two neighbors under a relation, and what is asked of both."""
 
     name: str
     neighbors: Neighbors
     sides: tuple[Sequence[Row], Sequence[Row]]
     user_key: str | None = None
+    ask: Callable[[PrivateRecords, PrivacyLedger], Any] = lambda records, ledger: _fit(records, ledger)
 
 
 def _rows(count: int, *, user: str | None = None) -> list[Row]:
@@ -107,60 +107,69 @@ def _one(text: str, label: str = "a") -> Row:
 
 
 @contextlib.contextmanager
-def _spied() -> Iterator[list[Any]]:
-    """Totals that meet the noise, with the mechanism that draws it."""
+def _spied(outcomes: list[Any] | None = None) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Totals that meet the noise, with their mechanism, and logged lines; ``outcomes`` are drawn on both sides."""
     totals: list[Any] = []
     real = VectorSum.release
 
     def release(mechanism: VectorSum, total: Any, **options: Any) -> Any:
+        place = len(totals)
         totals.append((mechanism, total.copy()))
-        return real(mechanism, total, **options)
+        if outcomes is not None and place == len(outcomes):
+            outcomes.append(real(mechanism, total, **options))
+        same = outcomes is not None and place < len(outcomes) and outcomes[place].shape == total.shape
+        return outcomes[place] if outcomes and same else real(mechanism, total, **options)
 
-    with mock.patch.object(VectorSum, "release", release):
-        yield totals
+    with mock.patch.object(VectorSum, "release", release), LogRecorder() as log:
+        yield totals, log.lines
 
 
-def _fit(rows: Sequence[Row], neighbors: Neighbors, user_key: str | None = None) -> tuple[Any, PrivacyLedger]:
-    ledger = PrivacyLedger(PrivacyBudget(1.0, 1e-5, neighbors))
-    records = PrivateRecords(rows, user_key=user_key)
-    components = 8 if neighbors is _ADD else None
-    classifier = DPPrototypeClassifier.fit(
-        records, labels=LABELS, ledger=ledger, encoder=ENCODER, components=components
-    )
-    return classifier, ledger
+def _fit(records: PrivateRecords, ledger: PrivacyLedger) -> Any:
+    components = 8 if ledger.budget.neighbors is _ADD else None
+    return DPPrototypeClassifier.fit(records, labels=LABELS, ledger=ledger, encoder=ENCODER, components=components)
 
 
 def sums(chosen: Sequence[Pair] | None = None) -> Finding:
     """No record or user moves the total farther than the charged event says, and nothing else hangs on one."""
-    return worst(_moved(pair) for pair in (pairs() if chosen is None else chosen))
+    return moved(pairs() if chosen is None else chosen, PrivacyBudget(1.0, 1e-5))
 
 
-def _moved(pair: Pair) -> Finding:
-    totals, settings = [], []
+def moved(chosen: Iterable[Pair], budget: PrivacyBudget) -> Finding:
+    """No record or user moves all totals together farther than the one charged event says."""
+    return worst(_moved(pair, dataclasses.replace(budget, neighbors=pair.neighbors)) for pair in chosen)
+
+
+def _moved(pair: Pair, budget: PrivacyBudget) -> Finding:
+    outcomes: list[Any] = []
+    sides, seen = [], []
     for rows in pair.sides:
-        with _spied() as spied:
-            classifier, ledger = _fit(rows, pair.neighbors, pair.user_key)
+        ledger = PrivacyLedger(budget)
+        with _spied(outcomes) as (totals, lines):
+            pair.ask(PrivateRecords(rows, user_key=pair.user_key), ledger)
         plan = ledger.plans()[0]
         [(event, count)] = plan.events
         charged = sum(entry.count for entry in plan.entries())
-        if len(spied) != 1 or charged != count or spied[0][0].event != event:
-            return Finding(True, f"{pair.name}: {len(spied)} draws, {charged} charged of {count}, at {event}")
-        totals.append(spied[0][1])
-        settings.append((event, classifier.certificate().parameters["components"]))
-        norm = spied[0][0].norm
-    if totals[0].shape != totals[1].shape or settings[0] != settings[1]:
-        return Finding(True, f"{pair.name}: shapes {totals[0].shape}, {totals[1].shape}; settings {settings}")
-    moved = int(((totals[0] - totals[1]) ** 2).sum())
-    most = int(event.distance(pair.neighbors)) * norm
-    return Finding(moved > most * most, f"{pair.name}: moved {math.sqrt(moved):.1f} of {most} grid steps")
+        if count != 1 or charged != 1 or not totals or any(mechanism.event != event for mechanism, _ in totals):
+            return Finding(True, f"{pair.name}: {len(totals)} draws, {charged} charged of {count}, at {event}")
+        sides.append([total for _, total in totals])
+        seen.append((event, [total.shape for _, total in totals], lines))
+        norm = totals[0][0].norm
+    if seen[0] != seen[1]:
+        return Finding(True, f"{pair.name}: events, shapes or logs differ: {str(seen)[:200]}")
+    square = sum(int(((one - other) ** 2).sum()) for one, other in zip(*sides, strict=True))
+    most = event.distance(pair.neighbors) * norm
+    return Finding(
+        math.sqrt(square) > most * (1 + 1e-9), f"{pair.name}: moved {math.sqrt(square):.1f} of {most:.1f} grid steps"
+    )
 
 
 def noise(fits: int = 40) -> Finding:
     """The released sums differ from the total by fresh noise of the charged scale, once."""
     rows, residuals = _rows(7), []
     for _ in range(fits):
-        with _spied() as spied:
-            classifier, ledger = _fit(rows, _R1)
+        ledger = PrivacyLedger(PrivacyBudget(1.0, 1e-5))
+        with _spied() as (spied, _):
+            classifier = _fit(PrivateRecords(rows), ledger)
         [(event, _)] = ledger.plans()[0].events
         total = sum(total for _, total in spied)
         residual = (classifier._releases[0].sums - total) / (event.noise_multiplier * NORM)

@@ -12,14 +12,7 @@ from scipy.special import ndtri
 
 from audits.check import Check, Finding, count, excess, worst
 from audits.stubs import LABELS, RECORD
-from langchain_dp.accounting import (
-    Neighbors,
-    NoisyMaxEvent,
-    PrivacyBudget,
-    PrivacyLedger,
-    calibrate_noisy_max,
-    epsilon,
-)
+from langchain_dp.accounting import Neighbors, NoisyMaxEvent, PrivacyBudget, PrivacyLedger, calibrate_noisy_max, epsilon
 from langchain_dp.accounting.profiles import gaussian
 from langchain_dp.audit import NamingEngine, lower_limit, upper_limit
 from langchain_dp.audit.empirical import AuditResult, audit_mechanism
@@ -235,4 +228,3 @@ CHECKS = [
     Check("tightness", "60% of the claim can be shown", _tight, once=True),
     Check("tightness 2", "the same at a small delta", _tight_gaussian, once=True),
 ]
-"""In the order of the table."""

@@ -18,12 +18,7 @@ No audit makes more than four, and all of them some thirty: 300 runs of all rais
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What one run of an audit saw.
-
-    Args:
-        broken: Whether the promise is disproved.
-        seen: What was measured, in words and numbers.
-    """
+    """What one run of an audit saw."""
 
     broken: bool
     seen: str
@@ -31,19 +26,12 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """An audit of this package's own code.
-
-    Args:
-        name: Short name.
-        promise: What must hold.
-        sound: Audits this package.
-        once: Whether the answer cannot change from run to run, or takes long: not repeated.
-    """
+    """An audit of this package's own code."""
 
     name: str
     promise: str
     sound: Callable[[], Finding]
-    once: bool = False
+    once: bool = False  # its answer cannot change from run to run, or it takes long: not repeated
 
 
 Faults = Mapping[str, Mapping[str, Callable[[], Finding]]]

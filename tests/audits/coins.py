@@ -104,11 +104,8 @@ def drawn():
 
 
 def randomness(source: str) -> Finding:
-    """The same inputs in two new processes and twice in one: no two noises may be equal, nor any two positions.
-
-    Args:
-        source: Program that defines ``drawn``: as text, since a new process must not inherit anything.
-    """
+    """The same inputs in two new processes and twice in one: no two noises may be equal, nor any two positions."""
+    # A program that defines "drawn", as text: a new process must not inherit anything.
     code = f"import json\n{source}\nprint(json.dumps([drawn(), drawn()]))"
     drawn: list[list[float]] = []
     for _ in range(2):
@@ -130,4 +127,3 @@ CHECKS = [
     ),
     Check("randomness", "the noise of a vote is fresh", lambda: randomness(FRESH_NOISE), once=True),
 ]
-"""In the order of the table."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -13,24 +11,15 @@ import numpy as np
 from fakes.readers import CHOICES, ReadingChat, colors
 
 from audits import aggregate
-from audits.aggregate import ENCODER
-from audits.check import Check, Finding, worst
-from audits.stubs import LogRecorder
+from audits.aggregate import ENCODER, Pair
+from audits.check import Check, Finding
 from langchain_dp import DPExampleSelector, DPSurvey, PrivateRecords, private_accuracy
 from langchain_dp.accounting import Neighbors, PrivacyBudget, PrivacyLedger
 from langchain_dp.aggregate.counts import VOTE, VoteCounts
-from langchain_dp.mechanisms import VectorSum
 
 _R1, _ADD = Neighbors.REPLACE_ONE, Neighbors.ADD_OR_REMOVE_ONE
 Row = dict[str, str]
 BELOW = {"red": ["green", "blue"], "green": ["red", "blue"]}
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair(aggregate.Pair):
-    """Two neighbors under a relation, and what is asked of both."""
-
-    ask: Callable[[PrivateRecords, PrivacyLedger], Any] = lambda records, ledger: None
 
 
 def survey(records: PrivateRecords, ledger: PrivacyLedger) -> Any:
@@ -99,53 +88,9 @@ def pairs() -> list[Pair]:
     ]
 
 
-@contextlib.contextmanager
-def _spied(outcomes: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Totals that meet the noise, and logged lines. Both sides draw the same outcomes."""
-    totals: list[Any] = []
-    real = VectorSum.release
-
-    def release(mechanism: VectorSum, total: Any, **options: Any) -> Any:
-        place = len(totals)
-        totals.append((mechanism, total.copy()))
-        if place == len(outcomes):
-            outcomes.append(real(mechanism, total, **options))
-        same = place < len(outcomes) and outcomes[place].shape == total.shape
-        return outcomes[place] if same else real(mechanism, total, **options)
-
-    with mock.patch.object(VectorSum, "release", release), LogRecorder() as log:
-        yield totals, log.lines
-
-
 def moved(chosen: Sequence[Pair] | None = None) -> Finding:
-    """No record or user moves all totals together farther than the one charged event says."""
-    return worst(_moved(pair) for pair in (pairs() if chosen is None else chosen))
-
-
-def _moved(pair: Pair) -> Finding:
-    outcomes: list[Any] = []
-    sides, seen = [], []
-    budget = PrivacyBudget(30.0, 1e-5, pair.neighbors)  # so that finer questions are asked of few records
-    for rows in pair.sides:
-        ledger = PrivacyLedger(budget)
-        records = PrivateRecords(rows, user_key=pair.user_key)
-        with _spied(outcomes) as (totals, lines):
-            pair.ask(records, ledger)
-        plan = ledger.plans()[0]
-        [(event, count)] = plan.events
-        charged = sum(entry.count for entry in plan.entries())
-        if count != 1 or charged != 1 or any(mechanism.event != event for mechanism, _ in totals):
-            return Finding(True, f"{pair.name}: {charged} charged of {count}, at {event}")
-        sides.append([total for _, total in totals])
-        seen.append((event, [total.shape for _, total in totals], lines))
-        norm = totals[0][0].norm
-    if seen[0] != seen[1]:
-        return Finding(True, f"{pair.name}: events, shapes or logs differ: {str(seen)[:200]}")
-    square = sum(int(((one - other) ** 2).sum()) for one, other in zip(*sides, strict=True))
-    most = event.distance(pair.neighbors) * norm
-    return Finding(
-        math.sqrt(square) > most * (1 + 1e-9), f"{pair.name}: moved {math.sqrt(square):.1f} of {most:.1f} grid steps"
-    )
+    """The same as for sums, where finer questions are asked of few records."""
+    return aggregate.moved(pairs() if chosen is None else chosen, PrivacyBudget(30.0, 1e-5))
 
 
 def noise(runs: int = 12) -> Finding:

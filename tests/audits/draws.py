@@ -184,4 +184,3 @@ CHECKS = [
     Check("word noise", "density proportional to exp(-eta |z|)", lambda: worst([words(), ball(noise)])),
     Check("word choice", "chances proportional to exp(-eta d/2)", lambda: word_choice(chosen_words)),
 ]
-"""In the order of the table."""

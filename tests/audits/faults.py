@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from audit_tools import limited_domain
+
 from audits import (
     accountant,
     aggregate,
@@ -59,10 +61,15 @@ def faults() -> Faults:
     """All of them, in the order of the table."""
     return {
         "sensitivity": {"sensitivity": lambda: draws.sensitivity(lambda: planted.sensitivity_one(draws.RELEASE))},
-        "Gumbel scale": {"Gumbel scale": lambda: draws.gumbel(planted.half_the_gumbel_scale)},
-        "threshold": {"threshold": lambda: draws.threshold(planted.threshold_plus_one)},
+        "Gumbel scale": under(
+            lambda: draws.gumbel(limited_domain), {"Gumbel scale": swaps.VOTES["half the noise of a run"]}
+        ),
+        "threshold": under(lambda: draws.threshold(limited_domain), {"threshold": swaps.VOTES["+1 where votes move"]}),
         "candidates": {
-            "clamped kbar": lambda: draws.candidates(planted.clamped_kbar, *draws.UNSEEN),
+            **under(
+                lambda: draws.candidates(limited_domain, *draws.UNSEEN),
+                {"clamped kbar": swaps.VOTES["clamped kbar of a run"]},
+            ),
             "observed tokens only": lambda: draws.candidates(planted.observed_only, *draws.LONELY),
         },
         "supports": {

@@ -103,7 +103,6 @@ class AnswerRun:
             self.chain.add(row)
 
     def charged(self) -> int:
-        """Releases in the ledger."""
         return charges(self.ledger)
 
     @property
@@ -255,4 +254,3 @@ CHECKS = [
     Check("answers", "DP-ICL: one charge an answer", lambda: calls(EVERY_PAIR), once=True),
     Check("prompts", "DP-ICL at q < 1: coins, prompts, noise", subset_prompts),
 ]
-"""In the order of the table."""

@@ -86,9 +86,6 @@ def frequencies(counts: Mapping[T, int], law: Mapping[T, float]) -> float:
     return float(min(1.0, len(p_values) * min(p_values)))
 
 
-# ------------------------------------------------------------------------------------------------------- mechanisms
-
-
 def noisy_max_law(counts: Sequence[int], sigma: float) -> float:
     """Chance that the first of two labels wins."""
     return math.erfc((counts[1] - counts[0]) / (2 * sigma)) / 2
@@ -97,15 +94,7 @@ def noisy_max_law(counts: Sequence[int], sigma: float) -> float:
 def limited_domain_law(
     votes: Mapping[T, int], *, epsilon0: float, delta0: float, kbar: int, threshold: int
 ) -> dict[T | None, float]:
-    """Chance of every token, and of None: Gumbel noise of scale 2/epsilon0 on the kbar largest counts and on a bottom.
-
-    Args:
-        votes: Votes; tokens are numbers, and ties rank the smaller one first.
-        epsilon0: As in the event.
-        delta0: As in the event.
-        kbar: Candidates.
-        threshold: 2 where votes move, 1 where they appear.
-    """
+    """Chance of every token, and of None: Gumbel noise of scale 2/epsilon0 on the largest counts and on a bottom."""
     ranked = sorted(((token, count) for token, count in votes.items() if count), key=lambda v: (-v[1], v[0]))
     left_out = ranked[kbar][1] if len(ranked) > kbar else 0
     bottom = left_out + threshold + 2 / epsilon0 * math.log((1 - delta0) / delta0)

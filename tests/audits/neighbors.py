@@ -125,12 +125,7 @@ PAIRS = _pairs()
 
 
 def _released(
-    pair: Pair,
-    side: int,
-    model: Callable[[Observed], Any],
-    same: Coins,
-    questions: int,
-    damage: type[BaseException],
+    pair: Pair, side: int, model: Callable[[Observed], Any], same: Coins, questions: int, damage: type[BaseException]
 ) -> Observed:
     seen = Observed(damage=damage)
     with _observed(seen, same, pair.neighbors) as (ledger, stack):
@@ -225,9 +220,6 @@ def _compared(when: str, sides: Sequence[Observed]) -> Finding:
     )
 
 
-# ------------------------------------------------------------------------------------------------- written answers
-
-
 class _Writer(ScoringEngine):
     """Fails in a call of several members of which one is damaged."""
 
@@ -236,7 +228,6 @@ class _Writer(ScoringEngine):
         self._seen = seen
 
     def score_next_token(self, public: Any, members: Any, *, candidates: int, chat: bool = False) -> TokenScores:
-        """See the port."""
         if any(_DAMAGED in one.prompt.body for one in members):
             raise self._seen.damage("this call cannot be answered")
         self._seen.prompts[-1] += sorted({one.prompt.body for one in members if "record" in one.prompt.body})
@@ -279,9 +270,6 @@ def written(seeds: int = 8, damage: type[BaseException] = ValueError) -> Finding
     )
 
 
-# --------------------------------------------------------------------------------------- the same question once more
-
-
 def asked_again(releases: int = 60) -> Finding:
     """One question many times, of which no answer is kept: its members are drawn by new coins each time."""
     tests = {
@@ -296,14 +284,18 @@ def asked_again(releases: int = 60) -> Finding:
     )
 
 
+def _sampled(seen: Observed, ledger: PrivacyLedger, most: int) -> DPICLClassifier:
+    return DPICLClassifier(
+        model=_Engine(seen), examples=examples(48), labels=LABELS, ledger=ledger, max_queries=most, shots=1,
+        subsets=18, sampling=SamplingOptions("fixed", 48, 0.375), calibrate=False, answer_cache_size=1,
+    )  # fmt: skip
+
+
 def _votes_again(releases: int) -> float:
     seen = Observed()
     with PrivacyLedger(PrivacyBudget(500.0, 0.5, _R1)) as ledger:
         ledger.reserve([(NoisyMaxEvent(5.0, 0.375, "fixed"), 2 * releases)], name="dp-icl")
-        chain = DPICLClassifier(
-            model=_Engine(seen), examples=examples(48), labels=LABELS, ledger=ledger, max_queries=2 * releases, shots=1,
-            subsets=18, sampling=SamplingOptions("fixed", 48, 0.375), calibrate=False, answer_cache_size=1,
-        )  # fmt: skip
+        chain = _sampled(seen, ledger, 2 * releases)
         for _ in range(releases):
             for question in ("the same question", "another, whose answer takes the place"):
                 seen.prompts.append([])
@@ -318,10 +310,7 @@ def _chains_again(releases: int) -> float:
         ledger.reserve([(NoisyMaxEvent(5.0, 0.375, "fixed"), releases)], name="dp-icl")
         for _ in range(releases):
             seen.prompts.append([])
-            DPICLClassifier(
-                model=_Engine(seen), examples=examples(48), labels=LABELS, ledger=ledger, max_queries=releases, shots=1,
-                subsets=18, sampling=SamplingOptions("fixed", 48, 0.375), calibrate=False,
-            ).invoke("the same question")  # fmt: skip
+            _sampled(seen, ledger, releases).invoke("the same question")
     return coins(attendance(seen.prompts), 0.375)
 
 
@@ -344,4 +333,3 @@ CHECKS = [
     Check("neighbors 2", "the same of written answers", written, once=True),
     Check("asked again", "a question anew has new coins", asked_again),
 ]
-"""In the order of the table."""

@@ -14,15 +14,7 @@ from scipy import stats
 
 from audits.check import Check, Finding, likely
 from audits.laws import limited_domain_law, softmax, tally, total
-from audits.stubs import (
-    LABELS,
-    Witness,
-    charges,
-    examples,
-    label_of,
-    mixed_up,
-    who_was_asked,
-)
+from audits.stubs import LABELS, Witness, charges, examples, label_of, mixed_up, who_was_asked
 from langchain_dp.accounting import (
     ExponentialEvent,
     LimitedDomainEvent,
@@ -45,18 +37,11 @@ _ALTERNATIVES = [f"Say which, the {k}." for k in ("first", "second", "third", "f
 
 @dataclasses.dataclass(frozen=True)
 class PromptSetting:
-    """One way to run. The records are 128, of which a quarter validates; subsets and slots are 48.
-
-    Args:
-        sampling: Scheme.
-        neighbors: Neighbors.
-        choosing: Whether the audit is about the choice: everybody votes for the same token, candidates are many, and
-            the budget is so small that the best one is not sure to win. Else votes are split, near the threshold.
-    """
+    """One way to run. The records are 128, of which a quarter validates; subsets and slots are 48."""
 
     sampling: SamplingName
     neighbors: Neighbors
-    choosing: bool = False
+    choosing: bool = False  # all vote alike, for many candidates, and the best of them is not sure to win
 
     def __str__(self) -> str:
         return f"{self.sampling}, {self.neighbors.name}"
@@ -356,4 +341,3 @@ CHECKS = [
     Check("choice", "the chosen candidate hides a record", choice),
     Check("choose", "a choice among public prompts", public_prompts),
 ]
-"""In the order of the table."""

@@ -92,21 +92,6 @@ def sensitivity_one(budget: PrivacyBudget) -> float:
     return calibrate_noisy_max(ghosts, queries=1)
 
 
-def half_the_gumbel_scale(votes: Votes, *, epsilon0: float, **settings: Any) -> int | None:
-    """LimitedDomain with Gumbel noise of scale 1/epsilon0 instead of 2/epsilon0."""
-    return limited_domain(votes, epsilon0=2 * epsilon0, **settings)
-
-
-def threshold_plus_one(votes: Votes, *, moved_votes: bool = True, **settings: Any) -> int | None:
-    """LimitedDomain with the threshold for votes that appear, used where votes move."""
-    return limited_domain(votes, moved_votes=False, **settings)
-
-
-def clamped_kbar(votes: Votes, *, kbar: int, **settings: Any) -> int | None:
-    """LimitedDomain with kbar clamped below the number of distinct votes."""
-    return limited_domain(votes, kbar=max(min(kbar, sum(map(bool, votes.values())) - 1), 1), **settings)
-
-
 def observed_only(votes: Votes, *, domain: Any, **settings: Any) -> int | None:
     """LimitedDomain that takes the tokens with votes for the whole domain."""
     voted = [token for token, count in votes.items() if count]
@@ -242,9 +227,6 @@ def charged_at_sensitivity_one(epsilon: Callable[..., float]) -> Callable[..., f
         return epsilon(wider, delta, neighbors=neighbors)
 
     return account
-
-
-# -------------------------------------------------------------------------------------------------- the accountant
 
 
 def taken_for(kind: type[Any], *, neighbors: Neighbors | None = None, **wrong: Any) -> Callable[[Any], Any]:

@@ -20,15 +20,11 @@ import langchain_dp.icl.reservation
 import langchain_dp.opt.data
 import langchain_dp.opt.private
 from audits.planted import StandIn, Swap, UnchargedRetries, best_of_all, instead, method
-from langchain_dp.accounting import (
-    LedgerPlan,
-    MetricLedger,
-    NoisyMaxEvent,
-)
+from langchain_dp.accounting import LedgerPlan, MetricLedger, NoisyMaxEvent
 from langchain_dp.accounting.metric import Owner
 from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.ensemble.engine_calls import PromptBudget, beginning
-from langchain_dp.ensemble.subsets import FixedPartition, SubsetSampler
+from langchain_dp.ensemble.subsets import FixedPartition
 from langchain_dp.errors import BudgetExceeded
 from langchain_dp.icl import ChatDPICL, DPICLClassifier
 from langchain_dp.icl.release import Releaser
@@ -42,8 +38,6 @@ from langchain_dp.opt.reservation import VALIDATION
 from langchain_dp.opt.voters import PrivateVote
 from langchain_dp.rapt.privatize import Items, TextPrivatizer
 from langchain_dp.rapt.vocabulary import PAD
-
-# ----------------------------------------------------------------------------------------------------- charges
 
 
 def remembered_by_the_prompt(
@@ -158,9 +152,6 @@ def still_asked(real: StandIn, self: SubsetPrompts, record_id: str) -> Any:
     return stale
 
 
-# ------------------------------------------------------------------------------------------------ who is asked
-
-
 def everybody_votes(real: StandIn, self: FixedPartition, *args: Any) -> list[int]:
     """Every subset is drawn, and charged as sampled."""
     return list(range(len(self)))
@@ -208,9 +199,6 @@ def neighbor_looks_in(real: StandIn, self: SubsetPrompts, question: str) -> Any:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------- noise
-
-
 def better_of_two(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs: Any) -> NoisyMax:
     """Noise is drawn twice, and the draw kept in which the larger count wins."""
     drawn: list[NoisyMax] = [real(self, counts, **kwargs) for _ in range(2)]
@@ -227,9 +215,6 @@ def agreed(real: StandIn, self: ReportNoisyMax, counts: Sequence[int], **kwargs:
     """Where most agree there is nothing to hide: hardly any noise."""
     little = ReportNoisyMax(NoisyMaxEvent(0.3))
     return real(little if max(counts) > 0.6 * sum(counts) else self, counts, **kwargs)  # type: ignore[no-any-return]
-
-
-# -------------------------------------------------------------------------------------------- prompts, and choices
 
 
 def end_for_free(real: StandIn, self: PrivateVote, message: int, written: Any) -> Any:
@@ -280,12 +265,6 @@ def answers_of_the_batch(
     return [max(set(answers), key=answers.count)] * len(answers) if answers else []
 
 
-def one_draw_for_all(real: StandIn, self: SubsetSampler) -> Any:
-    """The subsets of the first text write all of them."""
-    vars(self).setdefault("_drawn_once", real(self))
-    return vars(self)["_drawn_once"]
-
-
 def teaching_rows(real: StandIn, self: Data, ids: list[str]) -> Any:
     """The choice is made by the records that taught."""
     return real(self, self.training)
@@ -300,9 +279,6 @@ def choice_for_free(real: StandIn, self: LedgerPlan, event: Any, *args: Any, **k
 def best_candidate(real: StandIn, self: Exponential, counts: Sequence[int], **kwargs: Any) -> int:
     """No noise at all."""
     return best_of_all(counts, self.event.epsilon)
-
-
-# ------------------------------------------------------------------------------------------------------- texts
 
 
 def charged_nothing(real: StandIn, self: MetricLedger, eta: float, *args: Any, **kwargs: Any) -> None:

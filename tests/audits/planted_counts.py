@@ -23,7 +23,6 @@ class _OneVote:
         self._real, self._changes = real, changes
 
     def of(self, budget: Any, **options: Any) -> Any:
-        """Counts of other votes."""
         return self._real.of(budget, **{**options, **self._changes})
 
 

@@ -6,8 +6,8 @@ import asyncio
 import collections
 import itertools
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
@@ -185,10 +185,7 @@ def _faces(number: int) -> Finding:
                 alike.append(sum(chance**2 for chance in chances(word, mechanism, entries[0].eta).values()))
         if (wrong := _again(face, name, mechanism)) is not None:
             return Finding(True, f"{name}: {wrong}")
-    tests = {
-        f"what was written for {word!r} ({mechanism})": frequencies(counts, chances(word, mechanism, _ETA[mechanism]))
-        for (mechanism, word), counts in written.items()
-    }
+    tests = _followed(written)
     tests[f"{sum(pairs)} of {len(pairs)} pairs of equal words came out equal, {sum(alike):.0f} expected"] = tally(
         sum(pairs), alike
     )
@@ -225,18 +222,18 @@ def padded(number: int = 300, length: int = 8) -> Finding:
                 return Finding(True, f"a text of {len(text.split())} words came out as {len(words)} of {length}")
             for word, drawn in itertools.zip_longest(text.split()[:length], words, fillvalue=_UNKNOWN):
                 written[mechanism, word][drawn] += 1
-    return likely(
-        {
-            f"what was written for {word!r} ({mechanism})": frequencies(
-                counts, chances(word, cast(Mechanism, mechanism), _ETA[mechanism])
-            )
-            for (mechanism, word), counts in written.items()
-        }
-    )
+    return likely(_followed(written))
+
+
+def _followed(written: Mapping[tuple[str, str], collections.Counter[str]]) -> dict[str, float]:
+    """How likely what was written for each word is, by its law."""
+    return {
+        f"what was written for {word!r} ({mechanism})": frequencies(counts, chances(word, mechanism, _ETA[mechanism]))
+        for (mechanism, word), counts in written.items()
+    }
 
 
 CHECKS = [
     Check("texts", "every face: one charge a text, its law", faces),
     Check("padded", "length=: as many words a text, by law", padded),
 ]
-"""In the order of the table."""

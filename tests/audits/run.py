@@ -38,16 +38,7 @@ _WIDTH = 124
 
 @dataclasses.dataclass(frozen=True)
 class AuditRow:
-    """Runs of one audit on the sound code, or on one planted fault.
-
-    Args:
-        audit: Name of the audit.
-        name: Name of the fault, or the promise that the sound code keeps.
-        planted: Whether it is a fault.
-        broken: Runs in which the promise was disproved.
-        runs: All runs.
-        seen: What the last run measured.
-    """
+    """Runs of one audit on the sound code, or on one planted fault."""
 
     audit: str
     name: str
@@ -71,15 +62,7 @@ def checks() -> list[Check]:
 def run(
     names: Sequence[str] = (), *, sound: int = 8, planted: int = 3, jobs: int = 1, quiet: bool = False
 ) -> list[AuditRow]:
-    """Run audits on the sound code and on their planted faults.
-
-    Args:
-        names: Names of audits; none are all.
-        sound: Runs of the sound code, at least 1. Audits whose answer cannot change run once.
-        planted: Runs of each planted fault, at least 1.
-        jobs: Processes to run them in; 1 is this one.
-        quiet: Print no line when an audit ends.
-    """
+    """Run audits on the sound code and on their planted faults."""
     broken = faults()
     parts = [
         [(check, None, 1 if check.once else sound)]

@@ -34,18 +34,13 @@ def label_of(record: int) -> int:
 
 
 class LogRecorder(logging.Handler):
-    """Keeps every log line of the process, of every level.
-
-    Attributes:
-        lines: Logger, level and text of each.
-    """
+    """Keeps every log line of the process, of every level."""
 
     def __init__(self) -> None:
         super().__init__(level=1)
         self.lines: list[tuple[str, int, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
         self.lines.append((record.name, record.levelno, record.getMessage()))
 
     def __enter__(self) -> LogRecorder:
@@ -65,23 +60,14 @@ class LogRecorder(logging.Handler):
 
 @dataclasses.dataclass(frozen=True)
 class SeenPrompt:
-    """A private prompt as a model saw it.
+    """A private prompt as a model saw it."""
 
-    Args:
-        question: What was asked of it: the public end of the prompt, and what was written after it.
-        records: The records that it holds, by number.
-        body: Its private part.
-        head: Its public beginning.
-        said: What the model answered.
-        charged: Releases that were charged by then, if the witness was told how to ask.
-    """
-
-    question: Hashable
+    question: Hashable  # the public end of the prompt, and what was written after it
     records: tuple[int, ...]
     body: str
     head: str
     said: Any
-    charged: int
+    charged: int  # releases that were charged by then
 
 
 def charges(ledger: PrivacyLedger) -> int:
@@ -122,18 +108,8 @@ class Witness(NamingEngine):
     """A stub model that keeps what it was asked, prompt by prompt, in the order of asking.
 
     A prompt is private if it holds a record, wherever it stands; others are public, and not kept. Labels are its
-    parent's, but a member with a mute record abstains. A token is what the member's first record votes for. A single
-    record under an instruction is answered right, or not.
-
-    Args:
-        charged: Tells how many releases were charged so far.
-        vote: Token that a record votes for in a call, by the number of calls so far; None abstains.
-        right: Whether a record is answered right after the head of a prompt.
-        public: What it says as a chat model where it is shown no example.
-
-    Attributes:
-        shown: What was asked.
-        rounds: The same for tokens, call by call.
+    parent's, but a member with a mute record abstains. A token is what the member's first record votes for in a call,
+    by the number of calls so far. A single record under an instruction is answered right, or not.
     """
 
     vocabulary_size = 64
@@ -195,7 +171,6 @@ class Witness(NamingEngine):
         return said
 
     def detokenize(self, tokens: Sequence[Token]) -> str:
-        """A word a token."""
         return "".join(f" word{token}" for token in tokens)
 
     def next_tokens(self, asked: Sequence[Continuation], decoding: Decoding) -> list[Token | None]:

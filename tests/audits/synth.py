@@ -18,21 +18,14 @@ from langchain_dp.ensemble.text_writer import INVENTED
 from langchain_dp.errors import ModelUnavailable
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.ports import Continuation, Token, TokenScores
-from langchain_dp.synth import (
-    DPAnswerGenerator,
-    DPExampleSynthesizer,
-)
+from langchain_dp.synth import DPAnswerGenerator, DPExampleSynthesizer
 
 _UP, _DOWN, _END = 0, 1, 2
 _SURE, _NEVER = -1e-9, -60.0
 
 
 class ScoringEngine:
-    """Likes "up" and "down" alike; a member whose record says one of them likes nothing else. Keeps what it sees.
-
-    Args:
-        charged: Charges so far, asked at every call.
-    """
+    """Likes "up" and "down" alike; a member whose record says one of them likes nothing else. Keeps what it sees."""
 
     name = "stub"
     end_tokens = frozenset[Token]({_END})
@@ -55,7 +48,6 @@ class ScoringEngine:
         return [text for text in self._begun if text[1] != [frozenset()]]
 
     def count_tokens(self, text: str) -> int:
-        """Words."""
         return len(text.split())
 
     def detokenize(self, tokens: Sequence[Token]) -> str:
@@ -65,7 +57,6 @@ class ScoringEngine:
     def score_next_token(
         self, public: Continuation, members: Sequence[Continuation], *, candidates: int, chat: bool = False
     ) -> TokenScores:
-        """See the port."""
         del candidates, chat
         asked = public.prompt.head, public.prompt.tail
         if not public.written:
@@ -92,8 +83,6 @@ class ScoringEngine:
             return np.array([_SURE, _NEVER, _NEVER])
         return np.array([_NEVER, _SURE, _NEVER] if "says down" in body else [math.log(0.5), math.log(0.5), _NEVER])
 
-
-# ----------------------------------------------------------------------------------------------------- whole runs
 
 _RATE, _RECORDS, _ROUNDS, _TOKENS = 0.3, 60, 40, 3
 _ADD = Neighbors.ADD_OR_REMOVE_ONE
@@ -177,9 +166,6 @@ def _round_of(name: str) -> Finding:
     )
 
 
-# -------------------------------------------------------------------------------------------------- without members
-
-
 def nobody(runs: int = 100) -> Finding:
     """Under add/remove, no record against one: a text of full length must be possible, and likely, in both."""
     hits = []
@@ -195,8 +181,6 @@ def nobody(runs: int = 100) -> Finding:
         excess(pair, runs, epsilon=0.5, delta=0.05, measured="texts of full length") for pair in (hits, hits[::-1])
     )
 
-
-# ---------------------------------------------------------------------------------------------------- one token
 
 # A clip of .65 nats: a member that is sure of one of two equal tokens reaches it on either side.
 _NOISE = ClippedSum(ClippedSumRoundEvent(1.3, 1, 1.0), members=2)
@@ -222,7 +206,6 @@ class _Highest:
     private = False
 
     def randbelow(self, upper: int) -> int:
-        """See :class:`~langchain_dp.mechanisms.Randomness`."""
         return upper - 1
 
 
@@ -256,4 +239,3 @@ CHECKS = [
     Check("text canary", "a record moves a token by its event", canary),
     Check("nobody", "texts are written without members too", nobody),
 ]
-"""In the order of the table."""

@@ -112,9 +112,6 @@ def test_every_classic_fault_is_planted_once() -> None:
     assert set(FAULTS) <= set(CHECKS)
 
 
-# ------------------------------------------------------------------------------------------------------ the command
-
-
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     """Three audits without any work: a good one, one that accuses, one that is blind."""

@@ -11,17 +11,13 @@ from typing import Any
 
 import pytest
 from audit_tools import report_noisy_max
+from fakes.commands import ENGINE, no_model, write_rows
 from fakes.next_token import ClosingEngine as Engine
 from fakes.next_token import agreeing
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
 
 from langchain_dp import sample
 from langchain_dp.cli import demo, main
-
-
-def write(path: Path, rows: list[dict[str, str]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +30,12 @@ def real() -> Iterator[LlamaCppEnsemble]:
 @pytest.fixture
 def embedded(real: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the commands load is the model that is loaded already."""
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: nullcontext(real))
+    monkeypatch.setattr(ENGINE, lambda **_: nullcontext(real))
 
 
 @pytest.mark.usefixtures("embedded")
 def test_the_short_demo_shows_votes_answers_and_what_left(
-    real: LlamaCppEnsemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    real: LlamaCppEnsemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """If it breaks, `make demo` shows no vote or no promise, or the engine goes on being watched."""
     monkeypatch.setattr(demo, "_QUESTIONS", 2)
@@ -60,14 +56,10 @@ def test_the_short_demo_shows_votes_answers_and_what_left(
 
 
 @pytest.mark.parametrize(("seconds", "asked"), [(0.0, 1), (1e9, 20)])
-def test_the_short_demo_ends_in_time(
-    seconds: float, asked: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_short_demo_ends_in_time(seconds: float, asked: int, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """If it breaks, the demonstration takes many minutes on a slow machine, or shows no answer at all."""
     monkeypatch.setattr(demo, "_SECONDS", seconds)
-    monkeypatch.setattr(
-        "langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: Engine(agreeing(f" {SAID}"))
-    )
+    monkeypatch.setattr(ENGINE, lambda **_: Engine(agreeing(f" {SAID}")))
     assert main(["demo", "--part", "votes", "--json", "--epsilon", "1", "5"]) == 0
     out, err = capsys.readouterr()
     rows = json.loads(out)["rows"]
@@ -99,10 +91,10 @@ SAID = "Read the message."
 
 
 @pytest.mark.usefixtures("embedded")
-def test_optimize_runs_on_the_embedded_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_optimize_runs_on_the_embedded_model(tmp_path: Path, capsys: Any) -> None:
     """If it breaks, the command works on a fake only."""
     rows, test = sample.load()
-    data = str(write(tmp_path / "train.jsonl", rows[:16]))
+    data = str(write_rows(tmp_path / "train.jsonl", rows[:16]))
     arguments = ["optimize", "--allow-small-model", "--data", data, "--labels", *sample.LABELS]
     arguments += ["--out", str(tmp_path / "prompt.json"), "--instruction", "Is the message praise or complaint?"]
     arguments += [
@@ -120,7 +112,7 @@ def test_optimize_runs_on_the_embedded_model(tmp_path: Path, capsys: pytest.Capt
         "2",
         "--json",
     ]
-    assert main([*arguments, "--test", str(write(tmp_path / "test.jsonl", test[:2]))]) == 0
+    assert main([*arguments, "--test", str(write_rows(tmp_path / "test.jsonl", test[:2]))]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["certificate"]["parameters"]["prompts"] == 1
     assert shown["model"]["name"].startswith("SmolLM2")
@@ -129,11 +121,7 @@ def test_optimize_runs_on_the_embedded_model(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_first_part_needs_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """If it breaks, the first minute of a new user ends in an error, or shows no names, no accuracy or no promise."""
-
-    def loaded(**_: Any) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", loaded)
+    no_model(monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "--part", "prototypes"]) == 0
     out = capsys.readouterr().out

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from fakes.commands import ENGINE, exit_code, write_rows
 from fakes.next_token import ClosingEngine as Engine
 from fakes.next_token import agreeing
 from fakes.optimizers import ADD_OR_REMOVE, journals, optimizer
@@ -38,13 +39,8 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
         made[-1].options = options
         return made[-1]
 
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", make)
+    monkeypatch.setattr(ENGINE, make)
     return made
-
-
-def write(path: Path, rows: list[dict[str, str]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 Command = Callable[..., list[str]]
@@ -53,7 +49,7 @@ Command = Callable[..., list[str]]
 @pytest.fixture
 def command(tmp_path: Path, engines: list[Engine]) -> Command:
     """The command with its usual options, some of them changed; None leaves one out, True is a flag."""
-    data = write(tmp_path / "train.jsonl", ROWS)
+    data = write_rows(tmp_path / "train.jsonl", ROWS)
 
     def arguments(**changes: Any) -> list[str]:
         options: dict[str, Any] = {
@@ -85,7 +81,7 @@ def without_time(err: str) -> list[str]:
     return [line for line in err.strip().splitlines() if not re.search(begins, line)]
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+def one_line(capsys: Any) -> str:
     (line,) = without_time(capsys.readouterr().err)
     return line
 
@@ -95,7 +91,7 @@ def files(folder: Path) -> set[str]:
 
 
 def test_a_run_leaves_prompt_and_certificate_and_repeats_at_no_cost(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: Any
 ) -> None:
     """If it breaks, there is no artefact, or the same command pays, or releases, a second time."""
     assert main(command()) == 0
@@ -112,37 +108,25 @@ def test_a_run_leaves_prompt_and_certificate_and_repeats_at_no_cost(
     assert (again.prompt, again.certificate) == (saved.prompt, saved.certificate)
     assert (asked > 0, len(engines[1].calls)) == (True, 0)
     assert engines[0].closed
-
-
-def test_json_is_one_object_and_nothing_else(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """If it breaks, a script cannot read the artefact, or the score before and after."""
-    test = write(tmp_path / "test.jsonl", ROWS[:4])
-    assert main(command(json=True, test=test)) == 0
+    capsys.readouterr()
+    assert main(command(json=True, test=write_rows(tmp_path / "test.jsonl", ROWS[:4]))) == 0
     shown = json.loads(capsys.readouterr().out)
     scores = shown.pop("test")
-    assert shown.pop("left") == {"epsilon": 0.0, "delta": 0.0}
+    assert all(score["rows"] == 4 and 0 <= score["accuracy"] <= 1 for score in scores.values())
+    assert (shown.pop("left"), scores.keys()) == ({"epsilon": 0.0, "delta": 0.0}, {"before", "after"})
     assert shown == json.loads((tmp_path / "prompt.json").read_text(encoding="utf-8"))
     assert {"prompt", "certificate"} <= shown.keys()
-    assert scores.keys() == {"before", "after"}
-    assert all(score["rows"] == 4 and 0 <= score["accuracy"] <= 1 for score in scores.values())
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.75, 0.5), (0.5, 0.5), (0.5, 0.75)])
 def test_a_prompt_that_does_worse_is_not_handed_over_in_silence(
-    command: Command,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    before: float,
-    after: float,
+    command: Command, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, before: float, after: float
 ) -> None:
     """If it breaks, who reads the last lines alone takes a prompt that their own rows speak against."""
     right = {"before": round(4 * before), "after": round(4 * after)}
     scores = {name: PromptScore.of([0] * n + [1] * (4 - n), ["no"] * 4, ["no", "yes"]) for name, n in right.items()}
     monkeypatch.setattr(optimize, "_scores", lambda *_: scores)
-    assert main(command(test=write(tmp_path / "test.jsonl", ROWS[:4]))) == 0
+    assert main(command(test=write_rows(tmp_path / "test.jsonl", ROWS[:4]))) == 0
     assert ("On these rows the initial instruction answers more right" in capsys.readouterr().out) == (after < before)
 
 
@@ -157,9 +141,7 @@ def test_the_model_is_the_one_that_was_named(command: Command, engines: list[Eng
     ]
 
 
-def test_another_budget_for_a_run_that_was_started_is_explained(
-    command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_budget_for_a_run_that_was_started_is_explained(command: Command, capsys: Any) -> None:
     """If it breaks, who changes --epsilon or --shots reads about ledgers and plans, and not what to do."""
     assert main(command()) == 0
     capsys.readouterr()
@@ -185,76 +167,48 @@ SECRET = "secret words"
         ({}, [{"text": SECRET, "label": "yes"}] * 9, "at least subsets"),
         ({"labels": None}, [{"text": SECRET, "label": "yes"}] * 300, "2 different labels"),
         ({"out": "no-such-folder/prompt.json"}, None, "no-such-folder"),
+        ({"out": "train.jsonl"}, None, "--out"),
+        ({"out": "."}, None, "--out"),
+        ({"ledger": "none/new.db"}, None, "folder of --ledger "),
+        ({"ledger": "prompt.json"}, None, "to be another file than the ledger"),
+        ({"epsilon": None}, None, "--epsilon"),
+        ({"instruction": None}, None, "--instruction"),
+        ({"instruction": ""}, None, "--instruction"),
     ],
 )
-def test_bad_input_is_one_line(
-    changes: dict[str, Any],
-    rows: list[dict[str, str]] | None,
-    says: str,
-    command: Command,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """If it breaks, a user gets a traceback, private text, or a ledger that holds a budget for nothing."""
+def test_bad_input_is_one_line_before_a_model_is_loaded(
+    changes: dict[str, Any], rows: list[dict[str, str]] | None, says: str, command: Command, engines: list[Engine],
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """If it breaks, a user gets a traceback or private text, or a prompt is written over its data or its ledger."""
+    monkeypatch.chdir(tmp_path)
     if rows is not None:
-        changes = {**changes, "data": write(tmp_path / "bad.jsonl", rows)}
-    before = files(tmp_path)
-    assert main(command(**changes)) == 1
+        changes = {**changes, "data": write_rows(tmp_path / "bad.jsonl", rows)}
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    code = exit_code(command(**{"out": "prompt.json", **changes}))
     line = one_line(capsys)
     assert says in line
     assert SECRET not in line
-    assert files(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"out": "train.jsonl"}, "--out"),
-        ({"out": "."}, "--out"),
-        ({"ledger": "none/new.db"}, "folder of --ledger "),
-        ({"ledger": "prompt.json"}, "to be another file than the ledger"),
-        ({"epsilon": None}, "--epsilon"),
-        ({"instruction": None}, "--instruction"),
-        ({"instruction": ""}, "--instruction"),
-    ],
-)
-def test_what_the_command_line_alone_gets_wrong_is_told_before_a_model_is_loaded(
-    changes: dict[str, Any], says: str, command: Command, engines: list[Engine], tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """If it breaks, a slip costs the time to load a model, or a prompt is written over its data or its ledger."""
-    monkeypatch.chdir(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    if "ledger" in changes:
-        changes = {"out": "prompt.json", **changes}
-    try:
-        code = main(command(**changes))
-    except SystemExit as stopped:
-        code = int(stopped.code or 0)
-    line = one_line(capsys)
-    assert says in line
     assert code == (2 if line.endswith("See langchain-dp optimize --help.") else 1)
-    assert not engines
+    assert not engines or rows is not None
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_test_row_that_cannot_be_scored_is_found_before_anything_is_paid(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, capsys: Any
 ) -> None:
     """If it breaks, a run of an hour ends in an error about row 1 of the test file."""
-    test = write(tmp_path / "test.jsonl", [ROWS[0], {"text": SECRET, "label": "maybe"}])
+    test = write_rows(tmp_path / "test.jsonl", [ROWS[0], {"text": SECRET, "label": "maybe"}])
     assert main(command(test=test)) == 1
     line = one_line(capsys)
     assert "test row 1" in line
     assert SECRET not in line
     assert not (tmp_path / "train.jsonl.ledger").exists()
-    assert main(command(test=write(tmp_path / "test.jsonl", []))) == 1
+    assert main(command(test=write_rows(tmp_path / "test.jsonl", []))) == 1
     assert "test.jsonl to hold at least one row" in one_line(capsys)
 
 
-def test_labels_read_off_the_rows_are_said_to_be(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_read_off_the_rows_are_said_to_be(command: Command, tmp_path: Path, capsys: Any) -> None:
     """If it breaks, the set of labels becomes public without a word."""
     assert main(command(labels=None, plan=True)) == 0
     assert "2 labels were read off the private rows" in one_line(capsys)
@@ -262,20 +216,18 @@ def test_labels_read_off_the_rows_are_said_to_be(
     notes = load_prompt(tmp_path / "read.json").certificate.notes
     assert any("read off the private records" in note for note in notes)
     capsys.readouterr()
-    assert main(command(data=write(tmp_path / "same.jsonl", [ROWS[0]] * 9), labels=None, plan=True)) == 1
+    assert main(command(data=write_rows(tmp_path / "same.jsonl", [ROWS[0]] * 9), labels=None, plan=True)) == 1
     assert "at least 2 different labels in the private rows, but there is 1 in 9 rows" in one_line(capsys)
     rows = [{**row, "label": {"no": "negative", "yes": "positive"}[row["label"]]} for row in ROWS]
     task = {"task": "sst2", "labels": None, "instruction": None}
-    assert main(command(data=write(tmp_path / "films.jsonl", rows), **task, json=True)) == 0
+    assert main(command(data=write_rows(tmp_path / "films.jsonl", rows), **task, json=True)) == 0
     shown, settings = capsys.readouterr(), load_prompt(tmp_path / "prompt.json").settings
     assert "read off" not in shown.err
     assert (settings["labels"], settings["instruction"]) == (list(opt.SST2.labels), opt.SST2.instruction)
     assert settings["shots"] == 3  # what is given goes before the task's
 
 
-def test_a_seed_repeats_the_run_and_takes_the_promise_away(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_seed_repeats_the_run_and_takes_the_promise_away(command: Command, tmp_path: Path, capsys: Any) -> None:
     """If it breaks, a run whose noise anybody can draw again is sold as private."""
     prompts = []
     for _ in range(2):
@@ -294,8 +246,6 @@ def test_the_choices_are_those_of_the_library() -> None:
     shown = {name.lower() for name, value in vars(icl).items() if isinstance(value, icl.ICLPrompt)}
     assert set(get_args(cli_options.KnownPrompt)) == shown | {"plain"} == set(icl.prompts.TEMPLATES) | {"plain"}
 
-
-# ------------------------------------------------------------------------------------------------------- interrupted
 
 PROGRAM = """
 import json, signal, sys
@@ -332,7 +282,7 @@ def interrupted(calls: int, arguments: list[str], ledger: Path) -> tuple[int, li
 
 
 def test_ctrl_c_keeps_what_was_paid_for_and_the_same_command_goes_on(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: Any
 ) -> None:
     """If it breaks, an interrupted run loses tokens that are paid for, or pays for them again."""
     ledger_file = tmp_path / "train.jsonl.ledger"
@@ -355,7 +305,7 @@ def test_ctrl_c_keeps_what_was_paid_for_and_the_same_command_goes_on(
 
 
 def test_ctrl_c_while_candidates_are_compared_says_what_is_left(
-    command: Command, engines: list[Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, engines: list[Engine], tmp_path: Path, capsys: Any
 ) -> None:
     """If it breaks, the command promises to go on with a choice that it may not make again, or hides what was paid."""
     code, lines = interrupted(10, command(), tmp_path / "train.jsonl.ledger")
@@ -379,9 +329,7 @@ def test_ctrl_c_before_anything_is_charged_says_so(command: Command, tmp_path: P
     assert "before anything was charged" in lines[0]
 
 
-def test_what_was_written_and_dropped_is_shown_with_the_reason(
-    command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_written_and_dropped_is_shown_with_the_reason(command: Command, capsys: Any) -> None:
     """If it breaks, candidates that were paid for are nowhere to be seen, or nobody knows why none was taken."""
     assert main(command(instruction="Is it spam?", labels=["no", "yes"])) == 0
     shown = capsys.readouterr().out
@@ -389,9 +337,7 @@ def test_what_was_written_and_dropped_is_shown_with_the_reason(
     assert shown.count(repr(SAID)) == 2
 
 
-def test_a_choice_among_public_prompts_from_the_command_line(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_choice_among_public_prompts_from_the_command_line(command: Command, tmp_path: Path, capsys: Any) -> None:
     """If it breaks, prompts of a file are not tried, or something is written that nobody asked for."""
     sizes = dict.fromkeys(("shots", "subsets", "prompts", "tokens"))
     public = tmp_path / "prompts.jsonl"
@@ -406,8 +352,7 @@ def test_a_choice_among_public_prompts_from_the_command_line(
     plan = json.loads(capsys.readouterr().out)
     assert (plan["max_calls"], plan["epsilon0"], plan["choices"]) == (0, None, 3)
     for changes, said in (({"alternatives": None}, "--alternatives"), ({"shots": 3}, "--shots to be left out")):
-        with pytest.raises(SystemExit, match="2"):  # as it is read, before a model is loaded
-            main(command(**{"method": "choose", "alternatives": public, **sizes, **changes}))
+        assert exit_code(command(**{"method": "choose", "alternatives": public, **sizes, **changes})) == 2
         assert said in " ".join(capsys.readouterr().err.split())
     public.write_text('{"text": "Is it spam?"}\n', encoding="utf-8")
     assert main(command(method="choose", alternatives=public, out=tmp_path / "other.json", **sizes)) == 2
@@ -427,7 +372,7 @@ FITTING: dict[str, Any] = {"shots": None, "subsets": None, "prompts": None, "tok
 
 
 def test_settings_fit_the_rows_where_none_is_given_and_the_time_is_said(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
     """If it breaks, the defaults take a night, or a user learns how long it takes by waiting."""
 
@@ -446,7 +391,7 @@ def test_settings_fit_the_rows_where_none_is_given_and_the_time_is_said(
         made.append(Timed(agreeing(f" {SAID}")))
         return made[-1]
 
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", make)
+    monkeypatch.setattr(ENGINE, make)
     monitored = command(**FITTING)
     assert main(monitored) == 0
     shown = capsys.readouterr()
@@ -460,9 +405,7 @@ def test_settings_fit_the_rows_where_none_is_given_and_the_time_is_said(
     assert not made[-1].calls
 
 
-def test_rows_too_few_for_the_budget_spend_nothing(
-    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_too_few_for_the_budget_spend_nothing(command: Command, tmp_path: Path, capsys: Any) -> None:
     """If it breaks, a budget is gone for a prompt of which nothing was learned."""
     assert main(command(**FITTING, epsilon=0.5)) == 1
     assert "at least epsilon=" in one_line(capsys)
@@ -484,9 +427,7 @@ def test_rows_too_few_for_the_budget_spend_nothing(
         ({"validation": 0.001}, "--validation 0.001 of 240 examples"),
     ],
 )
-def test_refusals_name_what_was_typed(
-    changes: dict[str, Any], says: str, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_name_what_was_typed(changes: dict[str, Any], says: str, command: Command, capsys: Any) -> None:
     """If it breaks, the remedy is an argument of a library that the user has never seen."""
     assert main(command(**changes)) == 1
     line = one_line(capsys)

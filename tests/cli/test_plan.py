@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.canary import CANARY
+from fakes.commands import ENGINE, no_model, write_rows
 from fakes.next_token import WordEngine
 from fakes.scorer import WordScorer
 from langchain_core.runnables import RunnableLambda
@@ -25,26 +26,21 @@ SECRET = "Zebedee Quillfeather"
 
 @pytest.fixture
 def data(tmp_path: Path) -> str:
-    path = tmp_path / "tickets.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return str(path)
+    return str(write_rows(tmp_path / "tickets.jsonl", ROWS))
 
 
 @pytest.fixture(autouse=True)
 def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def loaded(**_: Any) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", loaded)
+    no_model(monkeypatch)
 
 
-def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+def planned(capsys: Any, *arguments: object) -> dict[str, Any]:
     assert main(["plan", *map(str, arguments), "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
-def test_icl_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_icl_says_what_the_library_says(data: str, capsys: Any) -> None:
     """If it breaks, the plan of the command is not that of the chain: in noise, calls, tokens, money or survival."""
     chain = DPICLClassifier(
         model=RunnableLambda(lambda _: "praise"),
@@ -74,7 +70,7 @@ def test_icl_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
     assert found["warning"] == warning
 
 
-def test_icl_needs_only_the_number_of_records(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_icl_needs_only_the_number_of_records(data: str, capsys: Any) -> None:
     """If it breaks, a plan before there are data has another noise than the one with them."""
     common = ["--labels", *LABELS, "--epsilon", 3, "--queries", 40]
     known = planned(capsys, "icl", "--data", data, *common)
@@ -86,7 +82,7 @@ def test_icl_needs_only_the_number_of_records(data: str, capsys: pytest.CaptureF
     assert shorter["tokens"] < guessed["tokens"]
 
 
-def test_icl_takes_constants_prompts_and_relations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_icl_takes_constants_prompts_and_relations(capsys: Any) -> None:
     """If it breaks, an option of the plan is ignored, and the noise it shows is that of another run."""
     common = ["icl", "--records", 400, "--labels", "positive", "negative", "--epsilon", 3, "--queries", 40]
     constants = ["--neighbors", "add-or-remove-one", "--partitions", 90, "--sampling-probability", 0.125]
@@ -98,7 +94,7 @@ def test_icl_takes_constants_prompts_and_relations(capsys: pytest.CaptureFixture
     assert titled["tokens_per_query"] != pytest.approx(found["tokens_per_query"] * 7 / found["calls_per_query"])
 
 
-def test_opt_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_opt_says_what_the_library_says(data: str, capsys: Any) -> None:
     """If it breaks, the plan of the command is not that of the run: in noise, calls, or votes that a token needs."""
     wanted = DPPromptOptimizer(
         model=WordEngine(),
@@ -122,7 +118,7 @@ def test_opt_says_what_the_library_says(data: str, capsys: pytest.CaptureFixture
         assert "no model" in found["tokens_counted_by"]
 
 
-def test_answers_are_planned_as_by_the_library(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_are_planned_as_by_the_library(data: str, capsys: Any) -> None:
     """If it breaks, the plan of the command is not that of the generator, which has reserved its budget by then."""
     chain = DPAnswerGenerator(
         model=WordScorer(), examples=ROWS, budget=PrivacyBudget(3.0, 1e-6), max_queries=20, members=10,
@@ -140,9 +136,7 @@ def test_answers_are_planned_as_by_the_library(data: str, capsys: pytest.Capture
     assert (of_number["clip"], of_number["verdict"]) == (found["clip"], found["verdict"])
 
 
-def test_rows_may_be_a_table_with_names_of_its_own(
-    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_may_be_a_table_with_names_of_its_own(data: str, tmp_path: Path, capsys: Any) -> None:
     """If it breaks, whoever has a CSV file, or calls its text "review", is told to repair every line."""
     table = tmp_path / "reviews.csv"
     table.write_text("review,stars\n" + "".join(f"{row['text']},{row['label']}\n" for row in ROWS))
@@ -153,19 +147,16 @@ def test_rows_may_be_a_table_with_names_of_its_own(
     assert "are called with --text-key and --label-key." in capsys.readouterr().err
 
 
-def test_opt_plans_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_opt_plans_a_choice(tmp_path: Path, capsys: Any) -> None:
     """If it breaks, a choice cannot be planned without a model, or is planned as if it wrote prompts."""
     asked = ["--records", 1000, "--labels", *LABELS, "--instruction", "Praise or complaint?", "--epsilon", 3]
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(json.dumps({"instruction": "Glad or cross?"}) + "\n")
+    prompts = write_rows(tmp_path / "prompts.jsonl", [{"instruction": "Glad or cross?"}])
     chosen = planned(capsys, "opt", *asked, "--method", "choose", "--alternatives", prompts)
     assert (chosen["choices"], chosen["max_calls"]) == (2, 0)
     assert planned(capsys, "opt", *asked)["max_calls"] > 0
 
 
-def test_opt_counts_by_a_model_that_is_named(
-    data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opt_counts_by_a_model_that_is_named(data: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, tokens are guessed although a model that counts them was given."""
     made: list[dict[str, Any]] = []
 
@@ -182,14 +173,14 @@ def test_opt_counts_by_a_model_that_is_named(
         made.append(options)
         return Engine()
 
-    monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", make)
+    monkeypatch.setattr(ENGINE, make)
     asked = ["opt", "--data", data, "--instruction", "x", "--epsilon", 8, "--subsets", 20, "--shots", 2]
     found = planned(capsys, *asked, "--tokens", 3, "--model", "big.gguf", "--max-tokens", 900)
     assert made == [{"model_path": "big.gguf", "max_tokens": 900}]
     assert found["tokens_counted_by"] == "big, on the private rows: keep these figures to yourself"
 
 
-def test_examples_are_planned_as_the_library_plans_them(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_are_planned_as_the_library_plans_them(data: str, capsys: Any) -> None:
     """If it breaks, the plan of the command is not that of the run: in members or clip."""
     wanted = DPExampleSynthesizer(
         model=WordScorer(), labels=LABELS, budget=PrivacyBudget(3.0, 1e-6), count=12, max_new_tokens=20, members=9,
@@ -208,12 +199,11 @@ def test_examples_are_planned_as_the_library_plans_them(data: str, capsys: pytes
 @pytest.mark.parametrize("system", ["icl", "opt", "synthesize"])
 @pytest.mark.parametrize(("rows", "words"), [(5, 12), (101, 1)])
 def test_texts_in_place_of_labels_are_not_shown(
-    system: str, rows: int, words: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    system: str, rows: int, words: int, tmp_path: Path, capsys: Any
 ) -> None:
     """If it breaks, a file with text and label exchanged has all of its texts printed as labels."""
     texts = [f"{CANARY} {number} {'waited ' * words}" for number in range(rows)]
-    path = tmp_path / "exchanged.jsonl"
-    path.write_text("\n".join(json.dumps({"text": "praise", "label": text}) for text in texts))
+    path = write_rows(tmp_path / "exchanged.jsonl", ({"text": "praise", "label": text} for text in texts))
     task = ["--instruction", "Say which."] if system == "opt" else []
     assert main(["plan", system, "--data", str(path), "--epsilon", "3", *task]) == 1
     shown = "".join(capsys.readouterr())
@@ -221,7 +211,7 @@ def test_texts_in_place_of_labels_are_not_shown(
     assert CANARY not in shown
 
 
-def test_rapt_says_what_an_eta_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rapt_says_what_an_eta_means(tmp_path: Path, capsys: Any) -> None:
     """If it breaks, the plan shows another eta than a sanitizer would use, or a limit that holds fewer texts."""
     words = ["the", "of", "and", "to", "a", "in", "is", "was", "it", "for", "doctor", "patient"]
     table = tmp_path / "words.vec"
@@ -243,12 +233,11 @@ def test_rapt_says_what_an_eta_means(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("system", ["icl", "opt", "synthesize"])
 def test_plans_leave_no_file_and_show_no_row(
-    system: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    system: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it breaks, to ask for the price is to pay it, or a plan that is passed around holds a row."""
     monkeypatch.chdir(tmp_path)
-    rows = [{"text": f"{SECRET} {i}", "label": LABELS[i % 2]} for i in range(120)]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows("rows.jsonl", ({"text": f"{SECRET} {i}", "label": LABELS[i % 2]} for i in range(120)))
     asked = ["plan", system, "--data", "rows.jsonl", "--epsilon", "8"]
     asked += {
         "icl": ["--queries", "5", "--subsets", "20", "--shots", "2"],
@@ -260,7 +249,7 @@ def test_plans_leave_no_file_and_show_no_row(
         out, err = capsys.readouterr()
         assert "Zebedee" not in out + err
         assert len(err.splitlines()) == 1
-    Path("rows.jsonl").write_text(json.dumps({"text": SECRET}) + "\n")
+    write_rows("rows.jsonl", [{"text": SECRET}])
     assert main(asked) == 1
     assert "Zebedee" not in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]

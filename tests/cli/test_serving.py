@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.commands import exit_code
 
 from langchain_dp.accounting import NoisyMaxEvent, PrivacyBudget, PrivacyLedger
 from langchain_dp.cli import main
@@ -43,16 +44,10 @@ def ledger(tmp_path: Path) -> Path:
 )
 def test_options_that_do_not_go_together(options: list[str], says: str, ledger: Path, capsys: Any) -> None:
     """If it breaks, an option is ignored in silence."""
-    try:
-        code = main(["ledger", str(ledger), *options])
-    except SystemExit as stopped:
-        code = int(stopped.code or 0)
+    code = exit_code(["ledger", str(ledger), *options])
     out, err = capsys.readouterr()
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert says in err
-
-
-# -------------------------------------------------------------------------------------------------------------- page
 
 
 @pytest.fixture

@@ -35,9 +35,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("tickets.csv")
 
 
-def test_a_csv_becomes_forecasts_a_ledger_and_a_script_that_answers(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_csv_becomes_forecasts_a_ledger_and_a_script_that_answers(data: Path, capsys: Any) -> None:
     """If it breaks, a new user's first command leads nowhere, or the script pays for the same release again."""
     with pytest.warns(UserWarning, match="'customer' may name a person with several"):
         assert main(["start", str(data), "--labels", NAMES, "--yes"]) == 0
@@ -73,7 +71,7 @@ def test_the_service_of_the_page_answers(tmp_path: Path, monkeypatch: pytest.Mon
     assert (blank.status_code, "non-empty text" in blank.json()["detail"]) == (422, True)
 
 
-def test_more_epsilon_never_forecasts_less(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_epsilon_never_forecasts_less(data: Path, capsys: Any) -> None:
     """If it breaks, a larger budget seems to buy a worse result."""
     assert main(["start", str(data), "--labels", NAMES, "--yes", "--json", "--user-key", "customer"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -93,23 +91,21 @@ def test_more_epsilon_never_forecasts_less(data: Path, capsys: pytest.CaptureFix
         (["--labels", NAMES, "--yes", "--out", "tickets.csv"], "Expected the script tickets.csv to be new", 1),
     ],
 )
-def test_a_start_that_would_mislead_is_refused(
-    data: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str, code: int
-) -> None:
+def test_a_start_that_would_mislead_is_refused(data: Path, capsys: Any, words: list[str], says: str, code: int) -> None:
     """If it breaks, a script of wrong columns is written, or a file of the user's is overwritten."""
     assert main(["start", str(data), *words]) == code
     assert says in " ".join(capsys.readouterr().err.split())
     assert sorted(path.name for path in Path().iterdir()) == ["tickets.csv"]
 
 
-def test_columns_without_usual_names_are_asked_for(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_without_usual_names_are_asked_for(data: Path, capsys: Any) -> None:
     """If it breaks, a column is taken by chance, and a classifier learns from the wrong text."""
     data.write_text(data.read_text().replace("body", "x", 1))
     assert main(["start", str(data), "--labels", NAMES, "--yes"]) == 1
     assert "Name it with --text-key" in capsys.readouterr().err
 
 
-def test_doctor_names_versions_extras_and_the_state_of_a_ledger(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_names_versions_extras_and_the_state_of_a_ledger(data: Path, capsys: Any) -> None:
     """If it breaks, a bug report lacks what one asks for first, or shows a private path."""
     assert main(["start", str(data), "--labels", NAMES, "--yes", "--json"]) == 0
     capsys.readouterr()

@@ -19,15 +19,7 @@ from langchain_dp.accounting.metric import Owner
 from langchain_dp.mechanisms._nearest import NearestVector
 
 REFERENCE = Path(__file__).parent.parent.parent / "docs" / "reference"
-PAGES = [
-    "accounting.md",
-    "icl.md",
-    "mechanisms.md",
-    "opt.md",
-    "ports.md",
-    "synth.md",
-    "top.md",
-]
+PAGES = ["accounting.md", "icl.md", "mechanisms.md", "opt.md", "ports.md", "synth.md", "top.md"]
 """Pages whose names all have an example."""
 WITHOUT = {
     "langchain_dp.ports.CONTENT_FREE": "a constant, three texts",

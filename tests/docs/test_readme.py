@@ -73,7 +73,7 @@ def test_the_home_page_opens_as_the_readme_does() -> None:
     assert home.startswith(first)
 
 
-def test_the_example_with_a_model_on_this_machine_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_with_a_model_on_this_machine_runs(capsys: Any) -> None:
     """If it breaks, the first example with a real model fails, or prints something else than shown."""
     code, shown = blocks("docs/private-answers.md")[0]
     exec(compile(code, "private-answers.md", "exec"), {})
@@ -95,9 +95,7 @@ def test_the_chain_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert names["classifier"].certificate().remaining == 9_999  # type: ignore[attr-defined]  # made by the block
 
 
-def test_the_prompt_example_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_prompt_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
     """If it breaks, the example that writes a prompt on this machine is wrong (here a small scripted model writes)."""
     (code, _), (target, _), (choice, _), (codes, _) = blocks("docs/private-prompts.md")
     names: dict[str, Any] = {}
@@ -127,9 +125,7 @@ def test_the_prompt_example_runs(
     assert "queue D: delivery: my parcel is late" in capsys.readouterr().out
 
 
-def test_the_examples_of_private_texts_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_examples_of_private_texts_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
     """If it breaks, the page on synthetic examples and free text is wrong (here a model of a dozen words writes)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("langchain_dp.integrations.llama_cpp.LlamaCppEnsemble", lambda **_: WordScorer())
@@ -180,7 +176,7 @@ def test_what_more_members_do_to_the_clip_is_what_calibration_gives() -> None:
     assert found == pytest.approx([float(each) for each in figures], rel=0.005)
 
 
-def test_the_sanitizer_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sanitizer_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """If it breaks, the examples that privatize a text are wrong (here a model of a dozen words rewrites it)."""
     (code, _), (paraphrase, _) = blocks("docs/private-text.md")
     exec(compile(code, "private-text.md", "exec"), {})
@@ -192,11 +188,7 @@ def test_the_sanitizer_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 @pytest.mark.parametrize("path", [path for path in HOW_TO if path.stem not in NOISY], ids=lambda path: path.stem)
 def test_a_how_to_page_runs_and_prints_what_it_shows(
-    path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
     """If it breaks, who follows a page step by step gets an error, or reads an output that is made up."""
     monkeypatch.chdir(tmp_path)
@@ -234,19 +226,9 @@ def test_the_noise_table_is_what_calibration_gives() -> None:
     rows = re.findall(r"\| 1e-5 \| (\d) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", page)
     assert len(rows) == 3
     for epsilon, *figures in rows:
-        for figure, (sampling, neighbors) in zip(
-            figures,
-            [
-                ("resample", Neighbors.ADD_OR_REMOVE_ONE),
-                ("fixed", Neighbors.REPLACE_ONE),
-                ("fixed", Neighbors.REPLACE_SPECIAL),
-            ],
-            strict=True,
-        ):
-            sigma = calibrate_noisy_max(
-                PrivacyBudget(float(epsilon), 1e-5, neighbors),
-                queries=10_000,
-                sampling_probability=40 / 6920,
-                sampling=sampling,
-            )
-            assert sigma == pytest.approx(float(figure), rel=1e-3)
+        schemes = [("resample", Neighbors.ADD_OR_REMOVE_ONE), ("fixed", Neighbors.REPLACE_ONE),
+                   ("fixed", Neighbors.REPLACE_SPECIAL)]  # fmt: skip
+        for figure, (sampling, neighbors) in zip(figures, schemes, strict=True):
+            budget = PrivacyBudget(float(epsilon), 1e-5, neighbors)
+            rate: Any = {"sampling_probability": 40 / 6920, "sampling": sampling}
+            assert calibrate_noisy_max(budget, queries=10_000, **rate) == pytest.approx(float(figure), rel=1e-3)

@@ -62,10 +62,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, handlers: list[Any], **ch
     return names
 
 
-SWAPS = {
-    "around": "pseudonyms.around(\n",
-    "term": f'terms={{"{NAME}": "PERSON"}}',
-}
+SWAPS = {"around": "pseudonyms.around(\n", "term": f'terms={{"{NAME}": "PERSON"}}'}
 
 
 def test_the_block_is_short() -> None:

@@ -43,6 +43,11 @@ def raising(kind: type[BaseException]) -> Callable[[Sequence[str]], None]:
     return look
 
 
+def poisoned(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The fifth of the records cannot be read."""
+    return [{**one, "text": POISON} if place == 4 else one for place, one in enumerate(rows)]
+
+
 def seen(monkeypatch: pytest.MonkeyPatch, mechanism: type, note: Callable[..., Any]) -> list[Any]:
     """What ``note`` makes of the private arguments of each release."""
     found: list[Any] = []
@@ -65,8 +70,7 @@ def test_a_vote_of_a_member_that_breaks_its_engine_is_an_abstention(
     look, counts = raising(kind), seen(monkeypatch, ReportNoisyMax, lambda histogram: sum(histogram))
     engine = VotingEngine(spoil=lambda prompt: look([prompt.body]))
     engine.warm = lambda prompts: look([prompt.body for prompt in prompts])  # type: ignore[method-assign]
-    records = [{**one, "text": POISON} if place == 5 else one for place, one in enumerate(private_examples(24))]
-    chain = classifier(engine, examples=records)
+    chain = classifier(engine, examples=poisoned(private_examples(24)))
     if call == "warm":
         chain.warm()
     answer = {
@@ -85,9 +89,7 @@ def test_a_prompt_is_written_without_the_member_that_breaks_its_engine(
 ) -> None:
     """If it breaks, one record ends the run after its charge, or silences all others."""
     voted = seen(monkeypatch, LimitedDomain, lambda histogram: sum(histogram.values()))
-    given = [{**one, "text": POISON} if place == 5 else one for place, one in enumerate(examples())]
-    look = raising(kind)
-    chain = optimizer(Spoilt(look))
+    given, chain = poisoned(examples()), optimizer(Spoilt(raising(kind)))
     prompt = chain.optimize(given) if call == "optimize" else asyncio.run(chain.aoptimize(given))
     assert prompt.instruction
     assert min(voted) >= 10
@@ -107,31 +109,11 @@ def test_examples_are_written_without_the_member_that_breaks_its_engine(
 ) -> None:
     """If it breaks, one record ends the run after its charge, or silences all others."""
     added = seen(monkeypatch, ClippedSum, lambda public, members: [row is not None for row in members])
-    given = [{**one, "text": POISON} if place == 4 else one for place, one in enumerate(rows())]
-    chain = synthesizer(WordScorer(raising(kind)))
+    given, chain = poisoned(rows()), synthesizer(WordScorer(raising(kind)))
     made = chain.invoke(given) if call == "invoke" else asyncio.run(chain.ainvoke(given))
     assert len([*made, *made.dropped]) == 6
     assert all(sum(row) >= len(row) - 1 for row in added)
     assert any(len(row) > 1 for row in added)
-
-
-@pytest.mark.parametrize("call", ["invoke", "ainvoke", "stream"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_answer_is_written_without_the_member_that_breaks_its_engine(
-    kind: type[BaseException], call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If it breaks, one record ends the answer after its charge, or silences all others."""
-    added = seen(monkeypatch, ClippedSum, lambda public, members: [row is not None for row in members])
-    given = [{**one, "text": POISON} if place == 4 else one for place, one in enumerate(replies())]
-    chain = generator(WordScorer(raising(kind)), examples=given, sampling_probability=1.0)
-    answer = {
-        "invoke": lambda: chain.invoke("where is it?"),
-        "ainvoke": lambda: asyncio.run(chain.ainvoke("where is it?")),
-        "stream": lambda: "".join(chain.stream("where is it?")),
-    }[call]()
-    assert isinstance(answer, str)
-    assert {(sum(row), len(row)) for row in added} == {(99, 100)}
-    assert chain.answers_left() == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)

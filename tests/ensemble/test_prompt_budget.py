@@ -42,13 +42,17 @@ def test_the_whole_fits_and_every_text_is_shown_by_its_beginning(texts: list[str
         assert len(lines(shown).split()) <= tokens
 
 
-def test_long_texts_are_cut_and_short_ones_are_whole() -> None:
-    """If it breaks, every text of a member pays for the longest one."""
+def test_long_texts_are_cut_short_ones_are_whole_and_none_is_kept() -> None:
+    """If it breaks, each text pays for the longest, a dead server raises on private text, or a text stays here."""
     long, short = "word " * 200, "a few words"
     shown = PromptBudget(Counting()).truncate([long, short, long], whole=lines, tokens=50)
     assert shown[1] == short
     assert shown[0] == shown[2]
     assert 18 <= len(shown[0].split()) <= 22
+    assert PromptBudget(Counting(fails=True)).truncate(["word " * 99], whole=lines, tokens=5) == ["word " * 99]
+    room = PromptBudget(Counting())
+    room.truncate(["secret " * 200], whole=lines, tokens=50)
+    assert "secret" not in repr(vars(room))
 
 
 @pytest.mark.parametrize(
@@ -127,15 +131,3 @@ def test_a_count_that_failed_is_not_remembered(lost: int) -> None:
     assert room.truncate(["word " * 500], whole=lines, tokens=50) == PromptBudget(Counting()).truncate(
         ["word " * 500], whole=lines, tokens=50
     )
-
-
-def test_no_text_is_kept() -> None:
-    """If it breaks, a record that was forgotten is still in memory."""
-    room = PromptBudget(Counting())
-    room.truncate(["secret " * 200], whole=lines, tokens=50)
-    assert "secret" not in repr(vars(room))
-
-
-def test_texts_are_whole_where_nobody_counts() -> None:
-    """If it breaks, a server that is down raises on private text."""
-    assert PromptBudget(Counting(fails=True)).truncate(["word " * 99], whole=lines, tokens=5) == ["word " * 99]

@@ -63,15 +63,9 @@ def test_a_question_is_the_same_in_every_form(form: str) -> None:
     assert {question.split("\n")[0] for question in model.asked.questions} == {"Text: the question"}
     assert chain.invoke("the question") == "positive"
     assert left(chain) == 4, "one question, one charge"
-
-
-@pytest.mark.parametrize("form", FORMS)
-async def test_the_answer_generator_takes_the_same_forms(form: str) -> None:
-    """If it breaks, the second face takes less than the first."""
-    chain = generator()
-    said = chain.invoke(FORMS[form])
-    assert await chain.ainvoke("the question") == said
-    assert chain.answers_left() == 4
+    writer = generator()
+    assert writer.invoke(FORMS[form]) == writer.invoke("the question")
+    assert writer.answers_left() == 4
 
 
 @pytest.mark.parametrize(
@@ -95,10 +89,7 @@ def test_a_classifier_stands_behind_a_prompt_or_a_model(prompt: Any) -> None:
 def test_history_is_used_where_the_template_names_it() -> None:
     """If it breaks, what was said before reaches the model unasked, or not at all."""
     names = ("history", "text")
-    assert question_fields(TALK, names) == {
-        "history": "System: Be kind.\nHuman: Hello\nAI: Hi",
-        "text": "the question",
-    }
+    assert question_fields(TALK, names) == {"history": "System: Be kind.\nHuman: Hello\nAI: Hi", "text": "the question"}
     assert question_fields("q", names) == question_fields(HumanMessage("q"), names) == {"history": "", "text": "q"}
     assert question_fields({"text": "q", "history": "h"}, names) == {"history": "h", "text": "q"}
     assert question_fields(TALK, ["history"]) == {"history": "the question"}

@@ -62,8 +62,8 @@ def test_a_budget_given_twice_warns() -> None:
     assert "epsilon 3" in third
 
 
-def test_one_ledger_or_other_records_or_no_privacy_do_not_warn(tmp_path: Path) -> None:
-    """If it breaks, people learn to ignore the warning."""
+def test_what_adds_nothing_does_not_warn(tmp_path: Path) -> None:
+    """If it breaks, people learn to ignore the warning: of one ledger, of other records, of samples."""
     ledger = PrivacyLedger(BUDGET, tmp_path / "a.ledger")
     half = PrivacyBudget(0.5, 5e-7)
 
@@ -74,6 +74,8 @@ def test_one_ledger_or_other_records_or_no_privacy_do_not_warn(tmp_path: Path) -
         fit(ROWS, budget=BUDGET, not_private_seed=1)
 
     assert warned(work) == []
+    rows = [{**row, "label": "AB"[row["label"] == "praise"]} for row in load()[0]]
+    assert warned(lambda: [fit(rows, budget=BUDGET) for _ in range(2)]) == []
 
 
 def test_a_vote_over_records_that_prototypes_were_charged_for_warns() -> None:
@@ -111,12 +113,6 @@ def test_blocks_of_one_folder_do_not_warn(tmp_path: Path) -> None:
             fit(records, ledger=ledger, budget=PrivacyBudget(1.0, 1e-6), name=str(len(names)))
 
     assert warned(work) == []
-
-
-def test_the_samples_of_the_package_do_not_warn() -> None:
-    """If it breaks, everybody who runs an example twice is warned of data that is invented."""
-    rows = [{**row, "label": "AB"[row["label"] == "praise"]} for row in load()[0]]
-    assert warned(lambda: [fit(rows, budget=BUDGET) for _ in range(2)]) == []
 
 
 def test_records_in_parts_are_known_again() -> None:

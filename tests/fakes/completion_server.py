@@ -83,11 +83,9 @@ class CompletionServer(RecordingServer):
             time.sleep(0.02)  # as a server that waits for more
         keys = {(prompt, str(asked.get("cache_salt"))) for prompt in prompts}
         with self._lock:
-            moved = {
-                "request": len(prompts) > 1,
-                "batch": self._here > 1,
-                "cache": bool(keys & self._seen),
-            }.get(self.leak, False)
+            moved = {"request": len(prompts) > 1, "batch": self._here > 1, "cache": bool(keys & self._seen)}.get(
+                self.leak, False
+            )
             self._seen |= keys
         choices = [self._choice(i, prompt, asked) for i, prompt in enumerate(prompts)]
         for choice in choices if moved else []:

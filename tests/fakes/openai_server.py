@@ -23,9 +23,7 @@ class OpenAIServer(RecordingServer):
                 "object": "chat.completion",
                 "created": 0,
                 "model": request["model"],
-                "choices": [
-                    {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}},
-                ],
+                "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}],
                 "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
             }
             return 200, headers, json.dumps(completion).encode()

@@ -22,7 +22,6 @@ from langchain_dp.accounting import (
     MetricLedger,
     NoisyMaxEvent,
     PartEvent,
-    PrivacyBudget,
     VectorSumEvent,
 )
 from langchain_dp.ensemble.subsets import KeyedCoins, SubsetSampler
@@ -47,7 +46,6 @@ MADE: list[Any] = [
     MetricLaplace(MetricEvent(1.0), TABLE),
     MetricExponential(MetricEvent(1.0), TABLE),
 ]
-BIG = PrivacyBudget(100.0, 0.1)
 CHAINS: dict[str, tuple[Callable[[], Any], set[type]]] = {
     "answers": (lambda: voters.classifier(sampling_probability=0.5).invoke("x"), {ReportNoisyMax}),
     "resampled answers": (

@@ -18,24 +18,20 @@ NOISE = ClippedSum.clipped(3.0, members=4, tokens=5)
 PUBLIC = np.log([0.6, 0.3, 0.1])
 
 
-@pytest.fixture
-def law(monkeypatch: pytest.MonkeyPatch):
+def law(noise: ClippedSum, public: object, members: object) -> list[Fraction]:
     """The exact law of one draw, as fractions."""
+    found: list[list[Fraction]] = []
 
-    def of(noise: ClippedSum, public: object, members: object) -> list[Fraction]:
-        found: list[list[Fraction]] = []
+    def written_down(rng: object, base: Fraction, exponents: list[int], factors: list[int]) -> int:
+        least = min(exponents)
+        weights = [factor * base ** (x - least) for x, factor in zip(exponents, factors, strict=True)]
+        found.append([weight / sum(weights) for weight in weights])
+        return 0
 
-        def written_down(rng: object, base: Fraction, exponents: list[int], factors: list[int]) -> int:
-            least = min(exponents)
-            weights = [factor * base ** (x - least) for x, factor in zip(exponents, factors, strict=True)]
-            found.append([weight / sum(weights) for weight in weights])
-            return 0
-
-        monkeypatch.setattr("langchain_dp.mechanisms.clipped_sum.draw", written_down)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("langchain_dp.mechanisms.clipped_sum.draw", written_down)
         noise.release(public, members)  # type: ignore[arg-type]
-        return found[0]
-
-    return of
+    return found[0]
 
 
 def spread(first: list[Fraction], second: list[Fraction]) -> float:
@@ -53,23 +49,12 @@ def test_a_replaced_record_moves_a_token_by_no_more_than_its_event(
     old: list[float], new: list[float], others: list[list[float]]
 ) -> None:
     """If it breaks, a token costs more than it is charged, for some log-probabilities however odd."""
-    found: list[list[Fraction]] = []
-    with pytest.MonkeyPatch.context() as patch:
-
-        def written_down(rng: object, base: Fraction, exponents: list[int], factors: list[int]) -> int:
-            weights = [factor * base ** (x - min(exponents)) for x, factor in zip(exponents, factors, strict=True)]
-            found.append([weight / sum(weights) for weight in weights])
-            return 0
-
-        patch.setattr("langchain_dp.mechanisms.clipped_sum.draw", written_down)
-        for members in ([*others, old], [*others, new], others):
-            NOISE.release(PUBLIC, members)
-    before, after, without = found
+    before, after, without = (law(NOISE, PUBLIC, members) for members in ([*others, old], [*others, new], others))
     assert spread(before, after) <= NOISE.event.epsilon0 + 1e-9
     assert spread(before, without) <= NOISE.event.epsilon0 / 2 + 1e-9
 
 
-def test_the_canary_reaches_the_bound_and_would_show_half_the_charge(law) -> None:  # type: ignore[no-untyped-def]
+def test_the_canary_reaches_the_bound_and_would_show_half_the_charge() -> None:
     """If it breaks, the noise is larger than it need be, or the test could not see zero-out's C/s under replace-one."""
     up, down = [math.inf, -math.inf, -math.inf], [-math.inf, math.inf, math.inf]
     moved = spread(law(NOISE, PUBLIC, [up]), law(NOISE, PUBLIC, [down]))
@@ -77,31 +62,23 @@ def test_the_canary_reaches_the_bound_and_would_show_half_the_charge(law) -> Non
     assert moved > 1.9 * ClippedSum.clipped(1.5, members=4, tokens=5).event.epsilon0
 
 
-def test_the_divisor_is_the_constant_and_never_the_number_of_members(law) -> None:  # type: ignore[no-untyped-def]
-    """If it breaks, who takes part changes the weight of all others."""
+def test_who_takes_part_or_fails_changes_the_weight_of_nobody() -> None:
+    """If it breaks, who takes part changes the weight of others, a failure moves the text, or an empty round shows."""
     row = [0.0, -9.0, -9.0]
     one, three = law(NOISE, PUBLIC, [row]), law(NOISE, PUBLIC, [row] * 3)
     step = spread(one, law(NOISE, PUBLIC, []))
     assert spread(three, law(NOISE, PUBLIC, [])) == pytest.approx(3 * step, rel=1e-9)
-
-
-def test_members_that_fail_and_no_members_at_all_leave_the_public_model(law) -> None:  # type: ignore[no-untyped-def]
-    """If it breaks, a failure moves the text, or an empty round is noticed."""
     nothing = law(NOISE, PUBLIC, [])
     assert law(NOISE, PUBLIC, [None, [math.nan] * 3]) == nothing
     assert [float(share) for share in nothing] == pytest.approx([0.6, 0.3, 0.1], rel=1e-9)
 
 
-def test_temperature_flattens_the_public_model_and_the_members_alike(law) -> None:  # type: ignore[no-untyped-def]
-    """If it breaks, the temperature is not the one that is accounted for."""
+def test_temperature_is_the_one_that_is_accounted_for() -> None:
+    """If it breaks, another temperature is charged, or a low one gives any token that members want beyond the clip."""
     hot = dataclasses.replace(NOISE, temperature=2.0)
     assert hot.clip == pytest.approx(2 * NOISE.clip), "at the same price"
     shares = np.exp(PUBLIC / 2)
     assert [float(share) for share in law(hot, PUBLIC, [])] == pytest.approx(list(shares / shares.sum()), rel=1e-9)
-
-
-def test_at_a_low_temperature_the_public_model_still_tells_unlikely_tokens_apart(law) -> None:  # type: ignore[no-untyped-def]
-    """If it breaks, members that all want the second token get any other one that they want beyond the clip, too."""
     sharp = ClippedSum.clipped(5.0, members=60, tokens=8, temperature=0.1)
     public = np.log([0.9, 1e-3, 1e-5, 1e-5])
     wanted = np.log([1e-6, 0.3, 0.2, 0.2])  # the last three are moved by more than the clip
@@ -129,14 +106,12 @@ def test_what_promises_nothing_is_refused(fields: dict[str, float], named: str) 
         ClippedSum.clipped(**{"clip": 3.0, "members": 4, "tokens": 5, **fields})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("public", [[], [math.nan, 0.0], [-math.inf, 0.0]])
-def test_public_rows_that_are_none_are_refused(public: list[float]) -> None:
-    """If it breaks, a broken public model is taken for one that says something."""
-    with pytest.raises(InvalidParameter, match="public"):
-        NOISE.release(public, [])
-
-
-def test_a_member_of_another_length_is_refused() -> None:
-    """If it breaks, candidates and scores are out of step."""
-    with pytest.raises(InvalidParameter, match="each candidate once"):
-        NOISE.release(PUBLIC, [[0.0, 0.0]])
+@pytest.mark.parametrize(
+    ("public", "members", "named"),
+    [([], [], "public"), ([math.nan, 0.0], [], "public"), ([-math.inf, 0.0], [], "public"),
+     (PUBLIC, [[0.0, 0.0]], "each candidate once")],
+)  # fmt: skip
+def test_rows_that_are_none_or_of_another_length_are_refused(public: object, members: object, named: str) -> None:
+    """If it breaks, a broken public model is taken for one that says something, or scores are out of step."""
+    with pytest.raises(InvalidParameter, match=named):
+        NOISE.release(public, members)  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -43,18 +42,14 @@ def shares(base: Fraction, exponents: list[int], factors: list[int]) -> list[Fra
     return [weight / sum(weights) for weight in weights]
 
 
-@pytest.mark.parametrize("exponent", [1e-300, 1e-12, 0.05, 0.4, 0.9, 1.0, 1.0 + 1e-15, 3.3, 17.25, 255.9])
-def test_the_base_is_just_below_the_exponential(exponent: float) -> None:
-    """If it breaks, the base is rounded up, and every draw costs more than it is charged, or it is far off."""
-    with mpmath.workdps(200):
-        base = below_exp(Fraction(exponent))
-        gap = mpmath.mpf(exponent) - mpmath.log(mpmath.mpf(base.numerator) / base.denominator)
-        assert 0 <= gap < mpmath.mpf(2) ** -63
-    assert base >= 1
-
-
-def test_the_base_stays_printable_for_absurd_exponents() -> None:
-    """If it breaks, a huge epsilon hangs the draw; a smaller base is always sound."""
+def test_the_base_is_just_below_the_exponential_and_stays_printable() -> None:
+    """If it breaks, the base is rounded up, and draws cost more than is charged, or a huge epsilon hangs the draw."""
+    for exponent in [1e-300, 1e-12, 0.05, 0.4, 0.9, 1.0, 1.0 + 1e-15, 3.3, 17.25, 255.9]:
+        with mpmath.workdps(200):
+            base = below_exp(Fraction(exponent))
+            gap = mpmath.mpf(exponent) - mpmath.log(mpmath.mpf(base.numerator) / base.denominator)
+            assert 0 <= gap < mpmath.mpf(2) ** -63
+        assert base >= 1
     assert below_exp(Fraction(1e9)) == below_exp(Fraction(256))
     assert exponential([1, 2], np.float32(1e9)) == 1
 
@@ -111,6 +106,9 @@ def test_bad_input_is_named_and_counts_are_not() -> None:
         with pytest.raises(InvalidParameter, match="whole number") as refused:
             exponential(counts, 1.0)  # type: ignore[arg-type]  # wrong on purpose
         assert "7717" not in str(refused.value)
+    for most in (0, -1, 1.5, True):
+        with pytest.raises(InvalidParameter, match="most"):
+            Exponential(ExponentialEvent(1.0), most=most)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_choice_weighs_points_by_the_most_that_a_record_gives() -> None:
@@ -123,10 +121,3 @@ def test_the_choice_weighs_points_by_the_most_that_a_record_gives() -> None:
     total = sum(math.exp(0.7 * count / 10) for count in counts)
     square = sum((seen.count(place) - each / total) ** 2 / (each / total) for place, each in enumerate(expected))
     assert square < 27.6, "chi-square at an error rate of 1e-6"
-
-
-@pytest.mark.parametrize("most", [0, -1, 1.5, True])
-def test_a_most_that_is_no_number_of_points_is_refused(most: Any) -> None:
-    """If it breaks, a draw fails after its charge, or the base falls below one and the lowest count wins."""
-    with pytest.raises(InvalidParameter, match="most"):
-        Exponential(ExponentialEvent(1.0), most=most)

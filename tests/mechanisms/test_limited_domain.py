@@ -69,9 +69,6 @@ def excess(here: list[np.ndarray], there: list[np.ndarray], claim: np.ndarray) -
     return float((np.maximum(p - np.exp(EPSILONS)[:, None] * r, 0).sum(axis=2) - claim).max())
 
 
-# --- the law ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("moved_votes", "above"), [(True, 2), (False, 1)])
 @pytest.mark.parametrize("delta0", [0.01, 0.4, 0.9, 3e-7])
 def test_the_law_is_gumbel_noise_and_a_threshold(moved_votes: bool, above: int, delta0: float) -> None:
@@ -87,24 +84,16 @@ def test_the_law_is_gumbel_noise_and_a_threshold(moved_votes: bool, above: int, 
         assert {outcome: float(p) for outcome, p in got.items()} == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_small_domain_needs_no_threshold() -> None:
-    """If it breaks, labels without votes cannot win, or bottom answers where it need not."""
+def test_which_tokens_are_candidates() -> None:
+    """If it breaks, labels without votes cannot win, ties hang on an order, or what fits no label is released."""
     got = exact({"b": 2}, 1.0, delta0=1e-6, domain=["a", "b", "c"], kbar=3, moved_votes=True)
     weights = {"a": 1.0, "b": math.e, "c": 1.0}
     assert {k: float(v) for k, v in got.items()} == pytest.approx({k: v / (2 + math.e) for k, v in weights.items()})
     drawn = {limited_domain({}, epsilon0=0.5, delta0=1e-6, domain=["a", "b", "c"], kbar=5) for _ in range(200)}
     assert drawn == {"a", "b", "c"}
-
-
-def test_ties_go_to_the_smaller_token() -> None:
-    """If it breaks, which of two equal tokens is a candidate hangs on the order of the votes."""
     same = {"delta0": 0.1, "domain": 99, "kbar": 1, "moved_votes": True}
     ranked = [{2: 3, 1: 3, 0: 1}, {0: 1, 1: 3, 2: 3}, {"b": 3, "B": 3}, {"1": 3, 7: 3}]  # whole numbers before strings
     assert [triples(votes, **same)[0][0] for votes in ranked] == [1, 1, "B", 7]
-
-
-def test_votes_outside_the_domain_are_abstentions() -> None:
-    """If it breaks, an answer that no label fits is released, or raises and so tells of its record."""
     labels = ["a", "b", "c"]
     for kbar in (3, 2):
         inside, outside = (
@@ -129,9 +118,6 @@ def test_the_draw_is_made_whatever_the_votes() -> None:
         limited_domain(votes, epsilon0=1.0, delta0=1e-6, domain=50_000, rng=rng)
         assert rng.asked == 1
     assert limited_domain({}, epsilon0=np.float32(1), delta0=np.float32(1e-6), domain=50_000) is None
-
-
-# --- the price, by enumeration ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", ["", "gumbel 1/epsilon0", "threshold +1", "observed only"])

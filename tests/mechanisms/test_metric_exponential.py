@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tracemalloc
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from langchain_dp.accounting import MetricEvent
-from langchain_dp.errors import InvalidParameter
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.mechanisms import metric_exponential as module
 from langchain_dp.mechanisms._nearest import NearestVector
@@ -134,9 +132,6 @@ def test_memory_stays_below_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept < 2_000_000
 
 
-# ----------------------------------------------------------------------------------------------- bounds and refusals
-
-
 def awkward(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """A table of clusters with words at their centres, duplicates and far outliers; and points on and beside words."""
     made = np.random.default_rng(seed)
@@ -193,8 +188,7 @@ def test_the_law_is_that_of_brute_force(seed: int, eta: float) -> None:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("loose", [1.0, 40.0])
-def test_refusals_do_not_change_the_law(loose: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_do_not_change_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a draw that was refused leaves a trace in the chances (chi-square, error rate 1e-6).
 
     Bounds of every second bucket are made 40 times too high: most draws are refused at first, and bounds become tight.
@@ -203,7 +197,7 @@ def test_refusals_do_not_change_the_law(loose: float, monkeypatch: pytest.Monkey
 
     def looser(self: MetricExponential, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         nearest, bounds = real(self, points)
-        bounds[:, ::2] *= loose
+        bounds[:, ::2] *= 40
         return nearest, bounds
 
     monkeypatch.setattr(MetricExponential, "_bound", looser)
@@ -244,18 +238,4 @@ def test_a_token_has_its_own_draw() -> None:
 
     assert (run(first, second)[300:] == run(other, second)[300:]).all()
     assert (run(first, second) == run(first, second)).all()
-
-
-def test_the_operating_system_draws_anew() -> None:
-    """If it breaks, two releases of one text are the same although nobody gave a seed."""
-    vectors = PUBLIC.standard_normal((80, 3))
-    mechanism = MetricExponential(MetricEvent(1.0), table(vectors))
-    assert len({tuple(mechanism.release(np.arange(80), lambda ids: vectors[ids]).tolist()) for _ in range(2)}) == 2
-    assert mechanism.release(np.zeros(0, dtype=np.int64), lambda ids: vectors[ids]).shape == (0,)
-
-
-@pytest.mark.parametrize("eta", [0.0, -2.0, math.nan, math.inf])
-def test_bad_eta_is_named(eta: float) -> None:
-    """If it breaks, words are drawn by no law at all."""
-    with pytest.raises(InvalidParameter, match="eta="):
-        MetricExponential(MetricEvent(eta), table(np.eye(3)))
+    assert run(first[:0]).shape == (0,)

@@ -122,18 +122,14 @@ def test_a_point_has_its_own_noise() -> None:
     assert (shifted != alone).any(), "noise must follow the place, not the content"
 
 
-def test_the_noise_follows_the_operating_system_only() -> None:
-    """If it breaks, NumPy's global seed, which programs set for reproducible figures, removes the noise."""
+def test_the_noise_follows_the_operating_system_only_and_blocks_have_their_own() -> None:
+    """If it breaks, NumPy's global seed removes the noise, or one block of a thread tells the noise of the other."""
     vectors = PUBLIC.standard_normal((100, 3))
     outputs = []
     for _ in range(2):
         np.random.seed(0)  # what a user's notebook does
         outputs.append(metric_laplace(vectors, table(vectors), 1.0).tolist())
     assert outputs[0] != outputs[1]
-
-
-def test_blocks_of_two_threads_have_noise_of_their_own() -> None:
-    """If it breaks, threads that draw at the same time share bits, and one half tells the noise of the other."""
     vectors = PUBLIC.standard_normal((200, 3))
     found = metric_laplace(np.repeat(vectors[:1], 2 * ROWS, axis=0), table(vectors), 0.5, threads=2)
     assert (found[:ROWS] != found[ROWS:]).any()

@@ -29,15 +29,6 @@ def in_one(sigma: float, shift: int, eps: float) -> float:
     return float((weights * np.maximum(-np.expm1(eps - loss), 0)).sum() / weights.sum())
 
 
-def in_two(sigma: float, shift: tuple[int, int], eps: float) -> float:
-    """The same in two coordinates."""
-    x = np.arange(-int(8 * sigma), int(8 * sigma) + 1, dtype=np.float64)
-    one, two = np.meshgrid(x, x, indexing="ij", sparse=True)
-    weights = np.exp(-(one**2 + two**2) / (2 * sigma**2))
-    loss = (2 * one * shift[0] + 2 * two * shift[1] + shift[0] ** 2 + shift[1] ** 2) / (2 * sigma**2)
-    return float((weights * np.maximum(-np.expm1(eps - loss), 0)).sum() / weights.sum())
-
-
 def worst(sigma: int) -> float:
     """Largest relative gap between the two profiles where delta is at least 1e-9, in one dimension."""
     shifts = [round(distance * sigma) for distance in (0.25, 0.5, 1.0, 2.0, 4.0)]
@@ -59,14 +50,6 @@ def test_the_grid_is_so_fine_that_the_noise_costs_what_continuous_noise_costs() 
     assert worst(4) > 0.1
 
 
-def test_in_two_dimensions_the_grid_matters_less() -> None:
-    """If it breaks, a record that moves several coordinates costs more than one that moves a single one."""
-    for shift in ((48, 64), (16, 32), (64, 64)):
-        for eps in EPSILONS:
-            if (exact := continuous(eps, math.hypot(*shift) / 64)) > 1e-7:
-                assert in_two(64, shift, eps) == pytest.approx(exact, rel=4e-4)
-
-
 @pytest.mark.parametrize("delta", [1e-9, 1e-5])
 @pytest.mark.parametrize("budget", [0.5, 1.0, 3.0, 10.0, 60.0])
 def test_what_is_charged_covers_the_noise_on_the_grid(budget: float, delta: float) -> None:
@@ -80,12 +63,7 @@ def test_what_is_charged_covers_the_noise_on_the_grid(budget: float, delta: floa
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    data=st.data(),
-    columns=st.integers(1, 5),
-    norm=st.integers(1, 5000),
-    bits=st.sampled_from([4, 13, 31, 40, 61]),
-)
+@given(data=st.data(), columns=st.integers(1, 5), norm=st.integers(1, 5000), bits=st.sampled_from([4, 13, 31, 40, 61]))
 def test_clipped_vectors_are_within_the_norm_alone_and_in_company(
     data: st.DataObject, columns: int, norm: int, bits: int
 ) -> None:

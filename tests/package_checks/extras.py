@@ -61,13 +61,7 @@ ROOMS = (
 )
 """What can be imported without any extra, with every public name."""
 
-CHECKOUT = (
-    "docs",
-    "package_checks",
-    "test_cookbook.py",
-    "test_layers.py",
-    "test_package.py",
-)
+CHECKOUT = ("docs", "package_checks", "test_cookbook.py", "test_layers.py", "test_package.py")
 """Tests of the checkout, not of what is installed; and below, those that need several extras at once."""
 
 SEVERAL = (
@@ -92,10 +86,7 @@ NEED = {
     "postgres": ("accounting/test_ledger_postgres.py",),
     "rapt": ("rapt/test_vocabulary.py",),
     "ray": ("rapt/test_bulk_workers.py", "records/test_ray_shards.py"),
-    "transformers": (
-        "contracts/test_transformers.py",
-        "integrations/test_transformers_*.py",
-    ),
+    "transformers": ("contracts/test_transformers.py", "integrations/test_transformers_*.py"),
     "tuning": ("rapt_tuning",),
 }
 """Tests that say nothing, or break, without the extra. All that stand nowhere here pass without any."""

@@ -62,10 +62,7 @@ PROVOKED: dict[str, tuple[Callable[[], Any], str]] = {
         _call("rapt.pseudonyms.keeping", "Conversations", None, "k"),
         "cryptography",
     ),
-    "integrations/ray.py:_import_ray": (
-        _call("integrations.ray", "map_private_batches", None, len),
-        "ray",
-    ),
+    "integrations/ray.py:_import_ray": (_call("integrations.ray", "map_private_batches", None, len), "ray"),
     "audit/watch/live.py:": (_call("audit.watch", "live_app", "privacy.ledger"), "starlette"),
     "audit/watch/otel.py:": (_call("audit.watch", "register_otel_metrics", {}), "opentelemetry"),
     "audit/watch/prometheus.py:": (_call("audit.watch", "LedgerCollector", {}), "prometheus_client"),

@@ -16,10 +16,6 @@ from package_checks import importing
 from package_checks.building import run
 from package_checks.extras import PROJECT, PROMISES, ROOT, installed_with, requirements
 
-HEAVY = ("langchain_dp.rapt.middleware", "langchain_dp.rapt.tuning.", "langchain_dp.integrations.")
-"""Modules that may need an extra to be imported at all."""
-
-
 DISTRIBUTIONS = packages_distributions()
 
 

@@ -13,7 +13,7 @@ from audit_tools import lower, upper
 from fakes import vocabularies
 
 from langchain_dp.attacks import invert_words, unigram_prior
-from langchain_dp.errors import InvalidParameter, MissingExtra
+from langchain_dp.errors import MissingExtra
 from langchain_dp.mechanisms import NotPrivateSeededRandomness
 from langchain_dp.rapt import TextPrivatizer, Vocabulary, calibrate, load
 from langchain_dp.rapt.calibrate import ExponentialCurve, LaplaceCurve, english_texts
@@ -126,38 +126,6 @@ def distance_to_nearest(vocabulary: Vocabulary, word: int) -> float:
     return float(np.partition(apart, 1)[1])
 
 
-def test_the_frequency_of_words_matters() -> None:
-    """If it breaks, a rare crowded word counts as much as the most frequent lonely one."""
-    vocabulary = Vocabulary(["often", "x", "y", "z"], np.array([[0.0, 0], [9, 9], [9, 9.1], [9.1, 9]]))
-    often = calibrate(vocabulary, eta=2.0, texts=["often " * 98 + "x y"])
-    rarely = calibrate(vocabulary, eta=2.0, texts=["x y " * 49 + "often often"])
-    assert often.replacement < 0.1 < rarely.replacement
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ({"target_replacement": 0.999}, r"reachable .* between \d.* and 0\.\d+"),
-        ({"inversion": 0.01}, "reachable"),
-        ({"target_replacement": 1.0}, "target_replacement=1.0"),
-        ({"target_replacement": 0.0}, "target_replacement=0.0"),
-        ({"inversion": math.nan}, "inversion=nan"),
-        ({"eta": -1.0}, "eta=-1.0"),
-        ({}, "got none"),
-        ({"eta": 1.0, "inversion": 0.5}, r"\['eta', 'inversion'\]"),
-        ({"eta": 1.0, "mechanism": "gauss"}, "mechanism='gauss'"),
-        ({"eta": 1.0, "texts": "the doctor"}, "list of strings"),
-        ({"eta": 1.0, "texts": ["Zebulon " * 50]}, "got 0 of 50"),
-        ({"eta": 1.0, "texts": []}, "got 0 of 0"),
-        ({"eta": 1.0, "texts": ["the " * 50]}, "at least 20 running words"),
-    ],
-)
-def test_targets_out_of_reach_are_refused(target: dict, message: str) -> None:
-    """If it breaks, a promise that this table cannot keep is printed, or a typo picks another target."""
-    with pytest.raises(InvalidParameter, match=message):
-        calibrate(SMALL, **{"texts": TEXTS, **target})
-
-
 def inversion(mechanism: str, ids: np.ndarray) -> ExactInversion | SimulatedInversion:
     if mechanism == "laplace":
         return SimulatedInversion(ids, ids, SMALL, 1)
@@ -194,15 +162,14 @@ def test_the_success_of_the_attacker_is_that_of_the_best_there_is() -> None:
     assert joint[careless, np.arange(34)].sum() < 0.12
 
 
-@pytest.mark.parametrize("table", ["minilm", "glove"])
-def test_on_a_real_table_an_attack_reaches_the_target_and_no_more(table: str) -> None:
+def test_on_a_real_table_an_attack_reaches_the_target_and_no_more() -> None:
     """If it breaks, the calibrated share of guessed words is not what the attack of this package reaches.
 
     All words of the page are released and attacked three times; the rate lies in the stated interval but for chance
     below 0.001, which these coins fix.
     """
     try:
-        vocabulary = load(table)
+        vocabulary = load("minilm")
     except MissingExtra:
         pytest.skip("the table is not installed")
     found = calibrate(vocabulary, inversion=0.3, threads=2)

@@ -8,6 +8,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -205,11 +206,8 @@ def test_threads_that_use_all_faces_at_once_stay_under_the_limit() -> None:
                 with contextlib.suppress(BudgetExceeded):
                     face(made, text(number))
 
-    threads = [threading.Thread(target=use, args=(5 * number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(use, range(0, 20, 5)))
     assert stub.drawn == {"d0": 7, "d1": 7, "d2": 7}
     assert entries(made) == 21
 

@@ -154,17 +154,6 @@ def test_only_users_and_inside_tools_see_originals(style: str, key: bool, tmp_pa
     assert middleware.reports() == [report]
 
 
-def test_a_bare_agent_shows_everything(tmp_path: Path) -> None:
-    """If it breaks, the test above could not fail."""
-    saver, model = InMemorySaver(), Writer()
-    agent = create_agent(model, [inside, also_inside, outside], checkpointer=saver)
-    with leak_surfaces(tmp_path) as surfaces:
-        agent.invoke(asked(), {"callbacks": surfaces.handlers, **CONFIG})
-        assert {"tracer", "handler"} <= surfaces.where(CANARY)
-    assert CANARY in repr(model.told)
-    assert CANARY in seen_in(saver)
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_streamed_marks_come_back_as_originals(asynchronous: bool) -> None:
     """If it breaks, a user who reads along sees placeholders, or half of one; or arguments of calls are no JSON."""
@@ -275,15 +264,6 @@ async def test_conversations_are_apart_and_shown_again_with_their_originals() ->
     assert CANARY not in repr(agent.agent.get_state(CONFIG))
     with pytest.raises(InvalidParameter, match="astream"):
         agent.astream_events(asked(), CONFIG)
-
-
-def test_without_the_wrapper_the_model_is_told_placeholders_all_the_same() -> None:
-    """If it breaks, forgetting ``around`` hands every name to the model."""
-    model, _, agent = built(InMemorySaver())
-    for _ in range(2):
-        state = agent.agent.invoke({"messages": [HumanMessage(QUESTION, id="not a uuid")]}, CONFIG)
-    assert CANARY not in repr(model.told) + repr(state)
-    assert "nothing on <PERSON_1>" in state["messages"][-1].content
 
 
 class _Adds(AgentMiddleware[Any, Any, Any]):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
 
-from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import InvalidParameter, PrivateDataError
-from langchain_dp.rapt import RAPTSanitizer
 from langchain_dp.rapt.pseudonyms import PseudonymizeBatches, Pseudonymizer
 
 KEY, OTHER = Fernet.generate_key(), Fernet.generate_key()
@@ -102,38 +99,3 @@ def test_a_map_of_another_key_or_that_was_changed_is_refused(part: Any) -> None:
         with pytest.raises(PrivateDataError) as caught:
             batches().restore(hidden)
     assert NAME not in str(caught.value)
-
-
-def test_an_error_shows_no_text() -> None:
-    """If it breaks, a row of the wrong type prints the others."""
-    with pytest.raises(InvalidParameter, match="row 1") as caught:
-        batches()({**ROWS, "text": [NAME, 5, ""]})
-    assert NAME not in str(caught.value)
-
-
-def sanitizing() -> Any:
-    return Pseudonymizer(remaining_text_sanitizer=RAPTSanitizer("glove", eta=4.0, ledger=MetricLedger(None)))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"columns": []}, "at least one to work on"),
-        ({"columns": ["text", "text"]}, "each once"),
-        ({"keep_columns": "id"}, "at least one to work on"),
-        ({"keep_columns": ["text"]}, "passes in clear"),
-        ({"map_column": "text"}, "name of a new column"),
-        ({"map_column": None}, "key= and map_column= together"),
-        ({"key": None}, "key= and map_column= together"),
-        ({"key": KEY}, "a function that reads the key"),
-        ({"key": lambda: "short"}, "32 bytes"),
-        ({"build": lambda: 5}, "of type int to be a Pseudonymizer"),
-        ({"build": sanitizing}, "without remaining_text_sanitizer="),
-    ],
-)
-def test_mistakes_are_named(wrong: dict[str, Any], said: str) -> None:
-    """If it breaks, a job fails in its workers, or with an error that does not say why."""
-    given: dict[str, Any] = {"build": build, "columns": ["text"], "map_column": "map", "key": key, **wrong}
-    made: Callable[..., Any] = PseudonymizeBatches
-    with pytest.raises(InvalidParameter, match=said):
-        made(given.pop("build"), given.pop("columns"), **given)

@@ -100,11 +100,9 @@ def fail(who: str) -> str:
 @tool
 def remember(who: str, runtime: ToolRuntime) -> str:
     """Remember a person."""
-    assert runtime.store is not None
     place = ("people", NAMES["memory place"])
     runtime.store.put(place, NAMES["memory key"], {"text": f"{who} likes tea"})
     item = runtime.store.get(place, NAMES["memory key"])
-    assert item is not None
     return str(item.value["text"])
 
 

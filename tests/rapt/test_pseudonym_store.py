@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from fakes.tool_callers import Scripted
-from langchain.agents import create_agent
-from langchain.tools import ToolRuntime, tool
-from langchain_core.messages import AIMessage
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from langchain_dp import Pseudonymizer
-from langchain_dp.errors import InvalidParameter, PrivateDataError
+from langchain_dp.errors import PrivateDataError
 from langchain_dp.rapt.pseudonyms import PseudonymStore
 
 ANN, BOB, MAIL = "Ann Smith", "Bob Jones", "ann@example.org"
@@ -37,24 +32,31 @@ def kept(inner: BaseStore) -> str:
     return json.dumps([[item.dict() for item in inner.search(space, limit=1000)] for space in spaces])
 
 
-@pytest.mark.parametrize("key", [KEY, None], ids=["key", "no key"])
-def test_what_is_put_comes_back_and_is_kept_without_names(key: bytes | None) -> None:
-    """If it breaks, a database of memories holds names, or an agent forgets them."""
-    inner = InMemoryStore()
-    store = opened(inner, key)
+def put_two(store: PseudonymStore) -> PseudonymStore:
     store.put(("users", ANN), f"about {ANN}", NOTE)
     store.put(("users", BOB), "note", {"text": f"{BOB} knows {ANN}."})
-    for name in (ANN, MAIL, BOB):
-        assert name not in kept(inner)
+    return store
+
+
+def finds_both(store: PseudonymStore, inner: BaseStore) -> None:
+    """What was put comes back, and is kept without names."""
     assert store.get(("users", ANN), f"about {ANN}").value == NOTE  # type: ignore[union-attr]  # it is there
     assert {item.namespace for item in store.search(("users",))} == {("users", ANN), ("users", BOB)}
     [found] = store.search(("users",), filter={"text": f"{BOB} knows {ANN}."})
     assert (found.key, found.namespace) == ("note", ("users", BOB))
     assert set(store.list_namespaces(prefix=("users",))) == {("users", ANN), ("users", BOB)}
     assert set(store.list_namespaces(suffix=(ANN,))) == {("users", ANN)}
+    assert [name for name in (ANN, MAIL, BOB) if name in kept(inner)] == []  # also after it was read
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["key", "no key"])
+def test_what_is_put_comes_back_and_is_kept_without_names(key: bytes | None) -> None:
+    """If it breaks, a database of memories holds names, or an agent forgets them."""
+    inner = InMemoryStore()
+    store = put_two(opened(inner, key))
+    finds_both(store, inner)
     store.delete(("users", BOB), "note")
     assert store.get(("users", BOB), "note") is None
-    assert ANN not in kept(inner)  # also after it was read
 
 
 def test_another_process_with_the_key_reads_it_and_goes_on_counting() -> None:
@@ -101,42 +103,6 @@ def test_async_calls_hide_as_well() -> None:
     assert ANN not in kept(inner)
 
 
-@tool
-def remember(text: str, runtime: ToolRuntime) -> str:
-    """Remember a text."""
-    assert runtime.store is not None
-    runtime.store.put(("n",), "a", {"text": text})
-    item = runtime.store.get(("n",), "a")
-    assert item is not None
-    return str(item.value["text"])
-
-
-def test_an_agents_tool_remembers_without_names() -> None:
-    """If it breaks, what a tool puts into the store of a graph is there in clear."""
-    call = AIMessage("", tool_calls=[{"name": "remember", "args": {"text": f"{ANN} likes tea"}, "id": "1"}])
-    inner = InMemoryStore()
-    agent = create_agent(Scripted(messages=iter([call, AIMessage("done")])), [remember], store=opened(inner))
-    messages = agent.invoke({"messages": [("user", "remember it")]})["messages"]
-    assert messages[-2].text == f"{ANN} likes tea"
-    assert ANN not in kept(inner)
-
-
-def test_the_file_of_a_store_holds_no_name(tmp_path: Path) -> None:
-    """If it breaks, who copies the database has the names."""
-    sqlite = pytest.importorskip("langgraph.store.sqlite")
-    path = tmp_path / "memory.sqlite"
-    for _ in range(2):
-        with sqlite.SqliteStore.from_conn_string(str(path)) as inner:
-            inner.setup()
-            store = opened(inner)
-            store.put(("users", ANN), "a", NOTE)
-            assert store.get(("users", ANN), "a").value == NOTE  # type: ignore[union-attr]  # it is there
-            assert [item.value for item in store.search(("users",), limit=5)] == [NOTE]
-    held = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert b"<PERSON_1>" in held
-    assert not [name for name in (ANN, "Ann", MAIL) if name.encode() in held]
-
-
 def test_a_database_of_several_machines_holds_no_name(postgres: Any) -> None:
     """If it breaks, a store on PostgreSQL holds names, loses memories, or shows a person who was erased."""
     store_of = pytest.importorskip("langgraph.store.postgres").PostgresStore.from_conn_string
@@ -144,30 +110,9 @@ def test_a_database_of_several_machines_holds_no_name(postgres: Any) -> None:
     place = re.sub("dbname=[^ ]*", "dbname=memories", postgres.conninfo)
     with store_of(place) as inner:
         inner.setup()
-        store = opened(inner)
-        store.put(("users", ANN), f"about {ANN}", NOTE)
-        store.put(("users", BOB), "note", {"text": f"{BOB} knows {ANN}."})
+        put_two(opened(inner))
     with store_of(place) as inner:
         store = opened(inner)
-        assert store.get(("users", ANN), f"about {ANN}").value == NOTE  # type: ignore[union-attr]  # it is there
-        assert {item.namespace for item in store.search(("users",))} == {("users", ANN), ("users", BOB)}
-        [found] = store.search(("users",), filter={"text": f"{BOB} knows {ANN}."})
-        assert found.namespace == ("users", BOB)
-        assert set(store.list_namespaces(prefix=("users",))) == {("users", ANN), ("users", BOB)}
-        assert [name for name in (ANN, MAIL, BOB) if name in kept(inner)] == []
+        finds_both(store, inner)
         assert store.erase(ANN) == 1
         assert opened(inner).get(("users", BOB), "note").value == {"text": f"{BOB} knows <PERSON_1>."}  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: PseudonymStore({}), "store of LangGraph"),
-        (lambda: PseudonymStore(InMemoryStore(), key="short"), "32 bytes"),
-        (lambda: PseudonymStore(InMemoryStore(), "names"), "pseudonymizer"),
-    ],
-)
-def test_what_a_store_refuses(make: Any, says: str) -> None:
-    """If it breaks, a mistake is found when a memory is lost."""
-    with pytest.raises(InvalidParameter, match=says):
-        make()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import langsmith
@@ -30,21 +30,6 @@ MAIL = "ann@example.org"
 TERMS = {ANN: "person"}
 
 
-@contextlib.contextmanager
-def traced(pseudonymizer: Pseudonymizer) -> Iterator[tuple[dict[str, Any], Callable[[], str]]]:
-    """Config of a run that is traced to a server on loopback, and what that server got."""
-    with LangSmithServer() as server:
-        anonymizer = pseudonymizer.as_langsmith_anonymizer()
-        client = langsmith.Client(api_url=server.url, api_key="not-a-key", anonymizer=anonymizer)
-
-        def seen() -> str:
-            client.flush()
-            return server.text()
-
-        yield {"callbacks": [LangChainTracer(client=client, project_name="p")]}, seen
-        client.cleanup()
-
-
 def says(answer: str) -> GenericFakeChatModel:
     return GenericFakeChatModel(messages=iter([AIMessage(answer)]))
 
@@ -59,34 +44,34 @@ def fails(value: Any) -> Any:
     raise RuntimeError(f"{ANN} is not there: {value}")
 
 
-CHAINS: dict[str, Callable[[], tuple[Any, Any]]] = {
-    "prompt": lambda: (
-        ChatPromptTemplate.from_messages([("user", "{q}")]) | says(f"{ANN} called."),
-        {"q": f"Who is {ANN}?"},
-    ),
-    "documents": lambda: (
-        RunnableLambda(lambda text: {"docs": [{"page_content": text, "metadata": {"by": ANN}}]}),
-        MAIL,
-    ),
-    "error": lambda: (RunnableLambda(fails), f"{ANN}, {MAIL}"),
-    "tool error": lambda: (look_up, {"person": ANN}),
-    "keys": lambda: (RunnableLambda(lambda value: {ANN: value}), {MAIL: [{"deep": {"er": (ANN, MAIL)}}]}),
-}
+CHAINS: list[Callable[[], tuple[Any, Any]]] = [
+    lambda: (ChatPromptTemplate.from_messages([("user", "{q}")]) | says(f"{ANN} called."), {"q": f"Who is {ANN}?"}),
+    lambda: (RunnableLambda(lambda text: {"docs": [{"page_content": text, "metadata": {"by": ANN}}]}), MAIL),
+    lambda: (RunnableLambda(fails), f"{ANN}, {MAIL}"),
+    lambda: (look_up, {"person": ANN}),
+    lambda: (RunnableLambda(lambda value: {ANN: value}), {MAIL: [{"deep": {"er": (ANN, MAIL)}}]}),
+]
 
 
-@pytest.mark.parametrize("how", ["invoke", "stream"])
-@pytest.mark.parametrize("case", CHAINS)
-def test_no_name_reaches_langsmith(case: str, how: str) -> None:
-    """If it breaks, what people write about others is in the traces of a third party."""
-    chain, given = CHAINS[case]()
-    with traced(Pseudonymizer(terms=TERMS)) as (config, seen):
+def run_all(config: Callable[[], dict[str, Any]]) -> None:
+    """Every chain in a stream, those that fail as well."""
+    for chain, given in (case() for case in CHAINS):
         with contextlib.suppress(RuntimeError, ValueError):
-            config = {**config, "metadata": {"asked by": ANN}}
-            list(chain.stream(given, config)) if how == "stream" else chain.invoke(given, config)
-        sent = seen()
+            list(chain.stream(given, config()))
+
+
+def test_no_name_reaches_langsmith() -> None:
+    """If it breaks, what people write about others is in the traces of a third party."""
+    mask = Pseudonymizer(terms=TERMS).as_langsmith_anonymizer()
+    with LangSmithServer() as server:
+        client = langsmith.Client(api_url=server.url, api_key="not-a-key", anonymizer=mask)
+        tracer = LangChainTracer(client=client, project_name="p")
+        run_all(lambda: {"callbacks": [tracer], "metadata": {"asked by": ANN}})
+        client.flush()
+        sent = server.text()
+        client.cleanup()
     assert "<PERSON_1>" in sent
-    assert ANN not in sent
-    assert MAIL not in sent
+    assert not [name for name in (ANN, MAIL) if name in sent]
 
 
 def test_a_trace_stays_readable() -> None:
@@ -132,7 +117,6 @@ def test_no_name_is_in_a_span_that_is_exported() -> None:
     assert "<PERSON_1>" in text
     assert ANN not in text
     assert MAIL not in text
-    assert other.attributes is not None
     assert other.attributes["tokens"] == 3
     assert other.attributes["list"] == ("<PERSON_1>", "b")
     assert other.status.description == "ValueError: <PERSON_1> failed"
@@ -167,10 +151,7 @@ def test_no_name_reaches_langfuse() -> None:
             public_key="pk-lf-1", secret_key="sk-lf-1", base_url=server.url, tracer_provider=provider
         )
         shown = {"metadata": {"by": ANN}, "tags": [f"of {ANN}"], "run_name": f"ask {ANN}"}
-        for case in CHAINS:
-            chain, given = CHAINS[case]()
-            with contextlib.suppress(RuntimeError, ValueError):
-                list(chain.stream(given, {"callbacks": [handlers.CallbackHandler()], **shown}))
+        run_all(lambda: {"callbacks": [handlers.CallbackHandler()], **shown})
         client.flush()
         client.shutdown()
         sent = b"".join(server.bodies)

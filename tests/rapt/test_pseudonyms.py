@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 import pickle
 import random
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.canary import CANARY, leak_surfaces
+from fakes.canary import CANARY, leak_surfaces, reported
 from fakes.rapt import sanitizer
 from fakes.styles import STYLES, gathered, streamed
 from hypothesis import given
@@ -102,13 +103,6 @@ def test_originals_of_blanks_in_each_other_and_overlapping_are_hidden() -> None:
     assert "the function <lambda>" in str(made.report())
 
 
-def test_what_is_written_as_in_json_is_hidden_too() -> None:
-    """If it breaks, a name or a number behind an escaped end of line passes in clear."""
-    made = Pseudonymizer(terms={"Ann Smith": "PERSON"})
-    text = r'"Office:\n046-8275895\nAnn Smith\tbob@example.org"'
-    assert made.invoke(text) == r'"Office:\n<PHONE_1>\n<PERSON_1>\t<EMAIL_1>"'
-
-
 def test_a_text_cannot_name_a_placeholder() -> None:
     """If it breaks, who writes <PERSON_1> is answered with somebody's name."""
     made = Pseudonymizer(terms={"Bob": "PERSON", "Eve": "literal"})
@@ -148,33 +142,23 @@ def test_every_type_goes_through_and_conversations_are_apart() -> None:
     assert made.new_conversation().restore("<PERSON_1>") == "<PERSON_1>"
 
 
-class _Pieces:
-    """200 texts with placeholders, and what must come out of them."""
-
-    def __init__(self) -> None:
-        self.random = random.Random(19)
-        self.map = PlaceholderMap()
-        self.made = [self.map.placeholder(kind, f'{kind} "<{i}') for i in range(120) for kind in ("PERSON", "IBAN")]
-        self.longest = max(map(len, self.made))
-        parts = [*self.made, " < ", "<PERSON", "<<", "<PERSON_1", "word", "\n", "<PERSON_999>", ">"]
-        self.texts = ["".join(self.random.choices(parts, k=8)) + self.random.choice(self.made) for _ in range(200)]
-
-
 @pytest.mark.statistical
 def test_10_000_random_cuts_are_restored_and_little_is_held_back() -> None:
     """If it breaks, a placeholder that a chunk's end cuts stays, or a reader waits for longer than a placeholder."""
-    pieces = _Pieces()
+    coins, kept = random.Random(19), PlaceholderMap()
+    made = [kept.placeholder(kind, f'{kind} "<{i}') for i in range(120) for kind in ("PERSON", "IBAN")]
+    parts = [*made, " < ", "<PERSON", "<<", "<PERSON_1", "word", "\n", "<PERSON_999>", ">"]
+    texts = ["".join(coins.choices(parts, k=8)) + coins.choice(made) for _ in range(200)]
+    longest = max(map(len, made))
     for number in range(10_000):
-        text = pieces.texts[number % 200]
-        cuts = sorted(pieces.random.sample(range(1, len(text)), pieces.random.randint(1, 12)))
-        restorer, said, fed = TextRestorer(pieces.map), "", 0
-        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        text = texts[number % 200]
+        cuts = sorted(coins.sample(range(1, len(text)), coins.randint(1, 12)))
+        restorer, said = TextRestorer(kept), ""
+        for start, end in itertools.pairwise([0, *cuts, len(text)]):
             said += restorer.push(text[start:end])
-            fed = end
-            assert len(restorer._rest) < pieces.longest
-            assert said + restorer._rest == pieces.map.restore(text[:fed])
-        said += restorer.finish()
-        assert said == pieces.map.restore(text)
+            assert len(restorer._rest) < longest
+            assert said + restorer._rest == kept.restore(text[:end])
+        assert said + restorer.finish() == kept.restore(text)
 
 
 def test_chunks_of_messages_and_calls_are_restored() -> None:
@@ -192,18 +176,6 @@ def test_chunks_of_messages_and_calls_are_restored() -> None:
         assert whole.content == [{"type": "text", "text": 'to Ann "A" Smith', "index": 0}]
     last = ChunkRestorer(kept).push(AIMessageChunk("a <PERS", chunk_position="last"))
     assert last.content == "a <PERS"
-
-
-def test_a_restorer_streams() -> None:
-    """If it breaks, the last step of a chain waits for the whole answer, or an async stream differs."""
-    made = Pseudonymizer(terms={"Bob": "PERSON"})
-    made.invoke("Bob")
-    chunks = ["dear ", "<PER", "SON_1>", ", hi <"]
-    expected = ["dear ", "Bob", ", hi ", "<"]
-    assert list(made.restorer().transform(iter(chunks))) == expected
-    assert asyncio.run(gathered(made.restorer().atransform(streamed(chunks)))) == expected
-    messages = [AIMessageChunk("<PERSON", id="i"), AIMessageChunk("_1> <", id="i")]
-    assert "".join(chunk.content for chunk in made.restorer().transform(iter(messages))) == "Bob <"
 
 
 def test_structured_answers_are_restored_as_they_come() -> None:
@@ -283,10 +255,7 @@ def test_nothing_shows_the_map_and_no_recognizer_the_text(style: str, tmp_path: 
         with pytest.raises(Redacted, match="ValueError") as caught:
             STYLES[style](Pseudonymizer(broken), CANARY, config)
         assert surfaces.where(CANARY) == set()
-    link: BaseException | None = caught.value
-    while link is not None:
-        assert CANARY not in str(link)
-        link = link.__cause__ or link.__context__
+    assert not [kept for kept in reported(caught.value, lambda file: False) if CANARY in kept]
     shown = [made, TermEntities([CANARY]), made.placeholders, str(made.report()), made.certificate()]
     assert CANARY not in repr(shown) + "".join(told)
     for private in (made, made.placeholders):
@@ -328,7 +297,6 @@ def test_the_words_between_can_be_sanitized() -> None:
     assert re.findall(r"<\w+>", hidden) == ["<PERSON_1>", "<PERSON_1>"]
     assert "xyzzy" not in hidden
     report = made.report()
-    assert report.remaining_text_sanitizer is not None
     assert report.remaining_text_sanitizer.releases == rapt.certificate().releases == 1
     assert report.private is False
     assert "All other words passed" not in str(report)
@@ -378,35 +346,6 @@ def test_gliner_finds_what_stands_late_in_a_long_text() -> None:
         text = f"{'so ' * words}Ann Lee went home"
         assert Pseudonymizer([GlinerEntities(ShortGliner())]).invoke(text) == text.replace("Ann Lee", "<PERSON_1>")
     assert GlinerEntities(ShortGliner()).find(" ") == []
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Pseudonymizer(3), "recognizer 0 of type int"),  # type: ignore[arg-type]
-        (lambda: Pseudonymizer([]), "at least one recognizer"),
-        (lambda: Pseudonymizer(remaining_text_sanitizer="x"), "RAPTSanitizer"),  # type: ignore[arg-type]
-        (lambda: Pseudonymizer(remaining_text_sanitizer=sanitizer(limit=3.0)), "a sanitizer without a limit"),
-        (lambda: PatternEntities(["NAME"]), "kinds="),
-        (lambda: PatternEntities(patterns={"A": "("}), "regular expressions"),
-        (lambda: PatternEntities(regions=["XX"]), "regions"),
-        (lambda: TermEntities("Quill"), "list of texts"),
-        (lambda: TermEntities([" "]), "list of texts"),
-        *(
-            (lambda terms=terms: TermEntities(terms), "map each text to its kind")
-            for terms in ({"PERSON": ["Zoe Quill"]}, {"PERSON": "Zoe Quill"}, {"Zoe Quill": ""})
-        ),
-        *(
-            (lambda span=span: Pseudonymizer(lambda _: [span]).invoke("0123456789"), "inside the text")
-            for span in ((0, 99, "A"), (-1, 2, "A"), (3, 3, "A"), (5, 2, "A"))
-        ),
-    ],
-)
-def test_wrong_arguments_are_named(make: Any, said: str) -> None:
-    """If it breaks, a mistake ends in an error of another library, in nothing hidden, or names stand as kinds."""
-    with pytest.raises(InvalidParameter, match=said) as refused:
-        make()
-    assert "Quill" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

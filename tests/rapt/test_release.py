@@ -9,10 +9,12 @@ import signal
 import stat
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes.canary import reported
 from fakes.rapt import CLOSE, TABLE, refusing, sanitizer, vocabulary
 from fakes.styles import STYLES
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -78,10 +80,7 @@ def test_a_text_that_cannot_be_cut_costs_nothing_and_keeps_no_other_back() -> No
     made = refusing("zanzibar", cache=False)
     with pytest.raises(InvalidParameter, match="it raised KeyError") as refused:
         made.batch(["pain", "zanzibar"], user="u")
-    error: BaseException | None = refused.value
-    while error is not None:
-        assert "zanzibar" not in repr(error)
-        error = error.__context__ or error.__cause__
+    assert not [kept for kept in reported(refused.value, lambda file: False) if "zanzibar" in kept]
     assert made.certificate().releases == 0
     found = made.batch(["pain", "zanzibar", "fever"], user="u", return_exceptions=True)
     assert [type(one) for one in found] == [str, InvalidParameter, str]
@@ -101,25 +100,6 @@ def test_a_ledger_that_failed_is_not_charged_again(monkeypatch: pytest.MonkeyPat
     assert made.certificate().releases == 3
 
 
-def test_nothing_is_drawn_when_the_account_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it breaks, a refused text was privatized all the same, and may leave by another way."""
-    made = sanitizer(eta=1.0, limit=1.0, cache=False)
-    made.invoke(TEXT, user="u")
-    steps: list[str] = []
-    watch(monkeypatch, steps)
-    for call in (
-        lambda: made.invoke(TEXT, user="u"),
-        lambda: made.invoke("another text", user="u"),
-        lambda: made.batch(["free", TEXT], user="u"),
-        lambda: list(made.transform(iter(["a ", "b"]), user="u")),
-    ):
-        with pytest.raises(BudgetExceeded):
-            call()
-    assert steps == []
-    assert made.ledger.spent(user="u") == 1.0
-    assert made.invoke("another text", user="someone else")
-
-
 @pytest.mark.parametrize("cache", [True, False])
 def test_the_same_text_again_is_free_with_the_cache_and_adds_up_without(cache: bool) -> None:
     """If it breaks, ingesting an archive once more composes, or a hundred releases show as one; or that is unsaid."""
@@ -131,16 +111,6 @@ def test_the_same_text_again_is_free_with_the_cache_and_adds_up_without(cache: b
     made.invoke(TEXT)
     assert (made.certificate().document_spent, made.certificate().releases) == ((0.25, 2) if cache else (1.0, 6))
     assert any("released before" in note for note in made.certificate().notes) is cache
-
-
-def test_equal_texts_of_one_call_get_releases_of_their_own() -> None:
-    """If it breaks, a reader of one call sees which of its private texts are equal: a loss without bound."""
-    made = sanitizer()
-    first = made.batch([TEXT, TEXT, TEXT])
-    assert len(set(first)) == 3
-    assert made.batch([TEXT, TEXT]) == first[:2]
-    assert made.invoke(TEXT) == first[0]
-    assert made.certificate().releases == 3
 
 
 @pytest.mark.parametrize("of", ["user", "document"])
@@ -219,19 +189,15 @@ def test_threads_that_ask_for_one_text_share_one_release() -> None:
     """If it breaks, a burst of equal requests pays for each, or hands out several draws of one text."""
     made = sanitizer(eta=1.0, limit=2.0)
     line = threading.Barrier(8)
-    outcomes: list[object] = []
 
-    def ask(number: int) -> None:
+    def ask(number: int) -> dict[str, str]:
         line.wait()
         # Overlapping requests in opposite orders: nobody may wait for somebody who waits for him.
         texts = [TEXT, "another"] if number % 2 else ["another", TEXT]
-        outcomes.append(dict(zip(texts, made.batch(texts, user="u"), strict=True)))
+        return dict(zip(texts, made.batch(texts, user="u"), strict=True))
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(ask, range(8)))
     assert outcomes == [outcomes[0]] * 8
     assert made.ledger.spent(user="u") == 2.0
 
@@ -269,10 +235,7 @@ def test_who_waits_for_a_failed_release_makes_its_own(monkeypatch: pytest.Monkey
     thread.join()
     second.join()
     assert len(answers) == len(failures) == 1
-    error: BaseException | None = failures[0]
-    while error is not None:
-        assert "patient" not in str(error)
-        error = error.__context__ or error.__cause__
+    assert not [kept for kept in reported(failures[0], lambda file: False) if "patient" in kept]
     assert made.certificate().releases == 2  # the one that failed is not refunded
 
 

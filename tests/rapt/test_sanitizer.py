@@ -15,10 +15,9 @@ from fakes.styles import STYLES, gathered, streamed
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.prompt_values import ChatPromptValue, ImagePromptValue, StringPromptValue
-from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 
-from langchain_dp.accounting import PrivacyBudget, PrivacyLedger
 from langchain_dp.accounting.metric import MetricLedger
 from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
 from langchain_dp.rapt import CalibrationTarget, Policies, calibrate, runnable
@@ -70,29 +69,6 @@ def test_only_words_of_the_table_come_out(mechanism: str) -> None:
     known = "the old man has severe pain, often."
     assert sanitizer(eta=FAR, mechanism=mechanism).invoke(known) == known
     assert sanitizer(eta=CLOSE, mechanism=mechanism).invoke(known) != known
-
-
-@pytest.mark.parametrize("style", ["invoke", "stream"])
-def test_it_stands_anywhere_in_a_chain(style: str) -> None:
-    """If it breaks, the sanitizer works before a prompt and not after it, or not in a stream."""
-    seen: list[str] = []
-
-    def model(prompt: Any) -> str:
-        seen.append(prompt.to_string())
-        return "answer"
-
-    made = sanitizer()
-    template = PromptTemplate.from_template("Question: {x}")
-    chat = ChatPromptTemplate.from_messages([("system", "Be brief."), ("human", "{x}")])
-    for chain in (
-        {"x": made} | template | RunnableLambda(model),
-        made | template | RunnableLambda(model),
-        chat | made | RunnableLambda(model),
-    ):
-        assert STYLES[style](chain, {"x": TEXT} if chain.first is chat else TEXT, None) == "answer"
-    assert RAW not in repr(seen)
-    assert seen[0].startswith("Question: ")
-    assert seen[2].startswith("System: Be brief.")
 
 
 def test_a_batch_is_one_charge_and_may_tolerate_refusals() -> None:
@@ -214,10 +190,9 @@ def test_a_stream_is_gathered_and_is_one_release() -> None:
 
 
 def test_a_very_long_text_is_one_release() -> None:
-    """If it breaks, a book is refused, cut, or takes memory without bound."""
-    made = sanitizer()
-    released = made.invoke("the patient has pain . " * 40_000)
-    assert len(released.split()) > 100_000
+    """If it breaks, a book is refused, loses its end, or takes memory without bound."""
+    made, text = sanitizer(eta=FAR), "the patient has pain. " * 40_000
+    assert made.invoke(text) == text.strip()
     assert made.certificate().releases == 1
 
 
@@ -232,22 +207,10 @@ def test_the_certificate_says_what_is_promised_and_what_is_not() -> None:
     assert (before.releases, paper.releases) == (0, 1)
     assert (paper.eta, paper.mechanism, paper.private) == (2.0, "exponential", True)
     assert paper.table.startswith("small (")
-    assert paper.word_loss is not None
     assert paper.word_loss == pytest.approx(2.0 * made.calibration().neighbor_distance)
     for said in ("Numbers", "number of tokens", "System messages", "source", "Images, audio and files in messages"):
         assert said in str(paper)
     assert RAW not in str(paper) + repr(made)
-
-
-def test_targets_are_calibrated_on_the_table() -> None:
-    """If it breaks, target_replacement=0.5 replaces some other share of words."""
-    for target in ({"target_replacement": 0.5}, {"inversion": 0.6}):
-        made = sanitizer(eta=None, texts=[" ".join(WORDS)], cache=False, **target)
-        found = made.calibration()
-        assert made.certificate().eta == found.eta > 0
-        assert made.certificate().replaced == found.replacement
-        reached = found.replacement if "target_replacement" in target else found.inversion
-        assert reached == pytest.approx(next(iter(target.values())), abs=0.01)
 
 
 def test_a_named_table_is_calibrated_once_for_each_target(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,42 +254,6 @@ def test_a_seed_is_not_private_and_says_so() -> None:
     assert "seed" in paper.reason
     assert str(paper).startswith("NOT PRIVATE")
     assert sanitizer().invoke(TEXT * 5) != sanitizer().invoke(TEXT * 5)
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"eta": None},
-        {"target_replacement": 0.5},
-        {"eta": "big"},
-        {"mechanism": "magic"},
-        {"policies": {"numbers": "keep"}},
-        {"keep": "patient"},
-        {"length": 0},
-        {"cache": "no"},
-        {"system": "drop"},
-        {"media": "blur"},
-        {"keys_keep": "rows"},
-        {"metadata_keep": "source"},
-        {"metadata_keep": ["a"], "metadata_sanitize": ["a", "b"]},
-        {"metadata_sanitize": [7]},
-        {"user_key": ""},
-        {"document_key": 3},
-        {"ledger": PrivacyLedger(PrivacyBudget(1.0))},
-        {"ledger": MetricLedger(), "limit": 3.0},
-        {"ledger": MetricLedger(), "not_private_seed": 1},
-        {"not_private_seed": "a"},
-        {"limit": -1.0},
-        {"only": "PERSON", "eta": None},
-        *({"eta": eta} for eta in (-1.0, 0.0, 1e9, float("nan"))),
-    ],
-    ids=str,
-)
-def test_bad_options_are_refused(bad: dict[str, Any]) -> None:
-    """If it breaks, a sanitizer starts under a promise that nobody chose, or that no account takes."""
-    remedy = "Calibrate it with langchain_dp.rapt.calibrate" if isinstance(bad.get("eta"), float) else ""
-    with pytest.raises(InvalidParameter, match=f"(Expected|has no argument).*{remedy}"):
-        sanitizer(**bad)
 
 
 def test_a_copy_is_the_same_and_a_pickle_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
 import uuid
 import warnings
@@ -143,19 +142,6 @@ def test_arguments_that_stand_in_a_message_twice_are_released_once() -> None:
     before = AIMessage([use, old], tool_calls=[{"name": "f", "args": args, "id": "c1"}])
     after: Any = sanitizer().invoke(before)
     assert after.content[0]["input"] == after.tool_calls[0]["args"] == json.loads(after.content[1]["arguments"])
-
-
-def test_a_history_that_grows_costs_every_message_once() -> None:
-    """If it breaks, turn n of a conversation pays n times for its first message, and shows n draws of it."""
-    made = sanitizer()
-    history: list[BaseMessage] = []
-    told: list[list[Any]] = []
-    for turn in range(4):
-        history += [HumanMessage(f"question {turn} about pain"), AIMessage("yes")]  # an equal answer in each turn
-        told.append([message.content for message in made.invoke(history, user="u")])
-    for shorter, longer in itertools.pairwise(told):
-        assert longer[: len(shorter)] == shorter
-    assert made.ledger.spent(user="u") == pytest.approx(8 * CLOSE)
 
 
 def test_system_messages_are_the_developers_own() -> None:

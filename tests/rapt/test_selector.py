@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 from fakes.rapt import CLOSE, sanitizer
 from langchain_core.example_selectors import BaseExampleSelector
-from langchain_core.prompts import (
-    ChatPromptTemplate,
-    FewShotChatMessagePromptTemplate,
-    FewShotPromptTemplate,
-    PromptTemplate,
-)
+from langchain_core.prompts import FewShotPromptTemplate, PromptTemplate
 
-from langchain_dp.errors import BudgetExceeded, InvalidParameter, PrivateDataError
+from langchain_dp.errors import BudgetExceeded, PrivateDataError
 from langchain_dp.rapt.privatize import Policies
 from langchain_dp.rapt.retriever import SanitizingExampleSelector
 
@@ -63,18 +58,6 @@ def test_braces_in_an_example_do_not_break_a_template_that_formats_twice() -> No
     )
     prompt = made.format(question="{pain}")
     assert (prompt.count("("), prompt.count(")"), prompt.count("{")) == (2, 1, 1)
-
-
-def test_a_chat_prompt_holds_sanitized_examples() -> None:
-    """If it breaks, the chat kind of few-shot prompt goes around the selector."""
-    shots = FewShotChatMessagePromptTemplate(
-        example_selector=selector(),
-        example_prompt=ChatPromptTemplate.from_messages([("human", "{text}"), ("ai", "{label}")]),
-        input_variables=["question"],
-    )
-    prompt = ChatPromptTemplate.from_messages([shots, ("human", "{question}")]).invoke({"question": "pain"})
-    assert RAW not in prompt.to_string()
-    assert [message.content for message in prompt.to_messages()[1::2]][:2] == ["urgent", "calm"]
 
 
 def test_examples_are_paid_once_by_their_users() -> None:
@@ -140,30 +123,3 @@ def test_keys_inside_the_values_of_examples_do_not_pass() -> None:
     said = " ".join(kept.certificate().notes)
     assert "Of mappings (examples, variables of prompts) the keys are in clear" in said
     assert "values that keep= names" in said
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (lambda: SanitizingExampleSelector(["text"], sanitizer()), "mappings"),  # type: ignore[list-item]
-        (lambda: SanitizingExampleSelector(EXAMPLES, 7), "RAPTSanitizer"),  # type: ignore[arg-type]
-        (lambda: SanitizingExampleSelector(EXAMPLES, sanitizer(), keep="label"), "list of keys"),
-        (lambda: SanitizingExampleSelector(EXAMPLES, sanitizer(), keep=["label", "labl"]), r"none has \['labl'\]"),
-        (
-            lambda: SanitizingExampleSelector([{"text": "a"}], sanitizer(), user_key="p").select_examples({}),
-            "mapping 0",
-        ),
-        *(
-            (
-                lambda keep=keep: sanitizer().sanitize_mappings([{"text": "the", "label": "p"}], keep=keep),
-                "list of keys",
-            )
-            for keep in ("text_label", 3, [3])
-        ),
-        *((lambda bad=bad: sanitizer().sanitize_mappings(bad), "list of mappings") for bad in ("x", None, ["x"])),
-    ],
-)
-def test_bad_parts_are_refused(wrong: Any, said: str) -> None:
-    """If it breaks, a key's part lets values pass, no example stands in a prompt, or one is charged to nobody."""
-    with pytest.raises(InvalidParameter, match=said):
-        wrong()

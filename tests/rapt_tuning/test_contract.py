@@ -132,7 +132,6 @@ def test_the_loss_is_the_papers() -> None:
         model, batch, _ = built("bert", "prefix", reconstruction_reduction=reduction, reconstruction_weight=weight)
         losses = model.losses(batch, torch.tensor([0, 1]), TARGETS)
         states = model.activations(batch)
-        assert model.reconstruction is not None
         chances = model.reconstruction(states).log_softmax(dim=-1)
         each = [chances[row, batch.plain[row, i], TARGETS[row, i]].item() for row in range(2) for i in range(4)]
         by_hand = -sum(each) / (2 if reduction == "sum" else 8)
@@ -151,7 +150,6 @@ def test_the_longest_input_fits_and_a_longer_one_is_refused(family: str, method:
     rows = tiny.examples(8)
     rows[0]["text"] = " ".join(["movie"] * 100)
     report = tiny.tuner(base, method=method, max_tokens=most, epochs=1).fit(rows, progress=False).report
-    assert report is not None
     assert report.truncated == 1
     with pytest.raises(InvalidParameter, match=rf"max_tokens={most + 1} and 4 plain tokens to fit into {most + 4}"):
         tiny.tuner(base, method=method, max_tokens=most + 1)

@@ -31,7 +31,6 @@ def test_sixty_steps_on_the_real_encoder_learn_opinions(tmp_path: Path) -> None:
     assert tuner.client.kind == "tokens"
     classifier = tuner.fit(rows, progress=False)
     report = classifier.report
-    assert report is not None
     assert report.steps == 60
     assert report.epochs[-1]["reconstruction"] < report.epochs[0]["reconstruction"]
     texts = ["an excellent play", "a dreadful play", "what a wonderful day", "such a terrible day"]

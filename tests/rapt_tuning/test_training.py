@@ -17,35 +17,28 @@ from safetensors.torch import load_file, save_file
 
 from langchain_dp.errors import InvalidParameter
 from langchain_dp.rapt import RAPTSanitizer
-from langchain_dp.rapt.tuning import IdentitySanitizer, PlainTokens, RAPTClassifier, RAPTPromptTuner, RAPTProvider
+from langchain_dp.rapt.tuning import IdentitySanitizer, PlainTokens, RAPTClassifier, RAPTPromptTuner
 from langchain_dp.rapt.tuning.settings import TuningSettings
 from langchain_dp.rapt.tuning.training import Trainer
 
 
 def weights(classifier: RAPTClassifier) -> dict[str, torch.Tensor]:
-    assert isinstance(classifier.provider, RAPTProvider)
     return {name: tensor.detach().clone() for name, tensor in classifier.provider.model.learned().items()}
 
 
-@pytest.mark.parametrize("wrong", [False, True])
 @pytest.mark.parametrize("verbalized", [False, True])
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_it_learns_a_task_that_two_words_decide(family: str, verbalized: bool, wrong: bool) -> None:
-    """If it breaks, labels, texts and plain tokens are not those that belong together; wrong labels teach nothing."""
-    rows = tiny.examples(40)
-    for number, row in enumerate(rows if wrong else ()):
-        row["label"] = tiny.LABELS[number // 2 % 2]
+def test_it_learns_a_task_that_two_words_decide(family: str, verbalized: bool) -> None:
+    """If it breaks, labels, texts and plain tokens are not those that belong together."""
     made = tiny.tuner(tiny.backbone(family), method="full", epochs=30, learning_rate=0.01, verbalized=verbalized)
-    classifier = made.fit(rows, progress=False)
+    classifier = made.fit(tiny.examples(40), progress=False)
     held = tiny.examples(24, seed=5)
     answers = classifier.batch([row["text"] for row in held])
-    assert (sum(a == row["label"] for a, row in zip(answers, held, strict=True)) < 22) is wrong
-    report = classifier.report
-    assert report is not None
-    if not wrong:
-        assert report.epochs[-1]["task"] < report.epochs[0]["task"] / 2
-        assert report.epochs[-1]["reconstruction"] < report.epochs[0]["reconstruction"] / 2
-        assert report.epochs[-1]["recovered"] > 0.9
+    assert sum(a == row["label"] for a, row in zip(answers, held, strict=True)) >= 22
+    first, *_, last = classifier.report.epochs
+    assert last["task"] < first["task"] / 2
+    assert last["reconstruction"] < first["reconstruction"] / 2
+    assert last["recovered"] > 0.9
 
 
 @pytest.mark.parametrize("choice", ["fixed", "sets", "fresh"])
@@ -63,7 +56,6 @@ def test_without_plain_tokens_or_reconstruction_it_trains_too() -> None:
     for plain, by in ((0, None), (4, None), (0, IdentitySanitizer(tiny.backbone()))):
         made = tiny.tuner(by=by, plain=PlainTokens(length=plain, vocabulary=20), reconstruction=False)
         report = made.fit(tiny.examples(16), progress=False).report
-        assert report is not None
         assert report.head_parameters == 0
         assert report.epochs[-1]["reconstruction"] == 0
     with pytest.raises(InvalidParameter, match="Expected plain tokens with reconstruction=True"):
@@ -74,7 +66,6 @@ def test_the_reconstruction_head_is_thrown_away(tmp_path: Path) -> None:
     """If it breaks, most of the saved file is a head that nobody needs."""
     classifier = tiny.tuner().fit(tiny.examples(16), progress=False)
     assert not [name for name in weights(classifier) if "reconstruction" in name]
-    assert classifier.report is not None
     assert classifier.report.head_parameters == 6 * 16 + 20 * 6
     classifier.save(tmp_path)
     assert b"reconstruction." not in (tmp_path / "model.safetensors").read_bytes()
@@ -88,7 +79,6 @@ def test_early_stopping_keeps_the_best_weights() -> None:
     made = tiny.tuner(method="adapter", epochs=20, patience=2)
     classifier = made.fit(rows, validation=held, progress=False)
     report = classifier.report
-    assert report is not None
     assert report.stopped_early
     assert len(report.epochs) == report.best_epoch + 3 < 20
     assert min(report.epochs, key=lambda one: one["validation_loss"]) == report.epochs[report.best_epoch]
@@ -133,8 +123,6 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(
     for found in (weights(resumed), weights(again)):
         assert wanted.keys() == found.keys()
         assert all(torch.equal(tensor, found[name]) for name, tensor in wanted.items())
-    assert resumed.report is not None
-    assert whole.report is not None
     assert resumed.report.epochs == whole.report.epochs
 
 
@@ -198,8 +186,6 @@ def test_longer_texts_are_cut_counted_and_reported(kind: str, tmp_path: Path) ->
     rows = made.privatize([{"text": "the was " * (1 + n % 4), "label": tiny.LABELS[n % 2]} for n in range(8)])
     for _ in range(2):
         classifier = made.fit(rows, checkpoint=tmp_path, progress=False)
-        assert classifier.report is not None
-        assert classifier.training is not None
         assert classifier.report.truncated == 4
         assert "4 of 8 training texts were longer than 5 tokens and were cut." in classifier.training.notes
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
-import itertools
-import math
 import pickle
-import random
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ from langchain_dp.records.blocks import BlocksLedger
 
 BUDGET = PrivacyBudget(2.0, 1e-5)
 HALF = PrivacyBudget(1.0, 5e-6)
-SHARE = PrivacyBudget(1.0, 1e-6)
 OCTOBER, NOVEMBER, DECEMBER = "2026-10", "2026-11", "2026-12"
 fit = functools.partial(DPPrototypeClassifier.fit, labels=["A", "B"], encoder=WordEncoder(), trust_opaque_model=True)
 
@@ -81,44 +77,6 @@ def test_an_older_block_says_that_it_is_spent(blocks: PrivacyBlocks) -> None:
     plan.spend(ExponentialEvent(0.125))
     assert blocks.ledger([OCTOBER]).spent()[0] > 0.9
     assert blocks.ledger([NOVEMBER]).spent()[0] == pytest.approx(0.25, rel=0.01)
-
-
-def loss(bits: tuple[int, ...], flipped: int, chosen: tuple[int, ...], epsilon: float) -> float:
-    """Largest privacy loss of a noisy count over some records, if one of these flips its bit; by enumeration."""
-
-    def distribution(values: list[int]) -> list[float]:
-        weights = [math.exp(-epsilon / 2 * abs(k - sum(values))) for k in range(len(values) + 1)]
-        return [weight / sum(weights) for weight in weights]
-
-    before = distribution([bits[place] for place in chosen])
-    after = distribution([bits[place] ^ (place == flipped) for place in chosen])
-    return max(abs(math.log(a / b)) for a, b in zip(before, after, strict=True))
-
-
-def test_no_record_loses_more_than_its_block_has_reserved(tmp_path: Path) -> None:
-    """If it breaks, the claim of parallel composition is false: enumerated over all assignments of 4 records to 3
-    blocks, all values and all neighbors, for every set of blocks; and over drawn sequences of 5 releases.
-    """
-    epsilons = (0.1, 0.2, 0.3, 0.4, 0.5)
-    sets = [chosen for size in (1, 2, 3) for chosen in itertools.combinations(range(3), size)]
-    for homes in itertools.product(range(3), repeat=4):
-        for bits, flipped, chosen in itertools.product(itertools.product((0, 1), repeat=4), range(4), sets):
-            members = tuple(place for place in range(4) if homes[place] in chosen)
-            assert loss(bits, flipped, members, 0.3) <= (0.3 if homes[flipped] in chosen else 0.0) + 1e-12
-    coins = random.Random(0)
-    names = (OCTOBER, NOVEMBER, DECEMBER)
-    for number in range(10):
-        blocks = PrivacyBlocks(tmp_path / str(number), PrivacyBudget(2.0, 1e-5))
-        sequence = [coins.choice(sets) for _ in epsilons]
-        for release, (chosen, epsilon) in enumerate(zip(sequence, epsilons, strict=True)):
-            ledger = blocks.ledger([names[place] for place in chosen])
-            plan = ledger.reserve(
-                [(ExponentialEvent(epsilon / 2), 1)], name=f"release {release}", epsilon=epsilon, delta=1e-6
-            )
-            plan.spend(ExponentialEvent(epsilon / 2))
-        for place, name in enumerate(names):
-            lost = sum(epsilon for chosen, epsilon in zip(sequence, epsilons, strict=True) if place in chosen)
-            assert reserved(blocks, name) == pytest.approx(lost)
 
 
 @on_both
