@@ -215,3 +215,9 @@ def test_another_metric_ledger_in_the_same_file_is_noticed(path: pathlib.Path, t
     path.with_name("metric.db.key").write_bytes((tmp_path / "other.db.key").read_bytes())
     with MetricLedger(3.0, path) as ledger:
         assert len(list(ledger.entries())) == 3
+
+
+def test_only_the_owner_can_read(path: pathlib.Path) -> None:
+    """If it breaks, others on the machine read the key of the hashes, or the hashes."""
+    for file in (path, key_of(path)):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600

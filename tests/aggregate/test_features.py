@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_dp.aggregate.features import MOST_DIMENSIONS, Projection
+from langchain_dp.aggregate.features import MOST_DIMENSIONS, Floats, Projection
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import clip_to_norm
 from langchain_dp.mechanisms.vector_sum import NORM
 
 RNG = np.random.default_rng(7)
@@ -109,3 +113,21 @@ def test_few_texts_have_the_components_of_many_dimensions() -> None:
     found = Projection.of(texts, 5).components / 2**15
     overlap = np.abs(found @ vectors[:, ::-1][:, :5])
     assert np.allclose(overlap, np.eye(5), atol=0.01)
+
+
+def in_whole_numbers(row: Floats) -> list[int]:
+    """The vector of a row, all products and sums in Python's numbers."""
+    fine = np.rint(row / np.abs(row).max() * 2**19)
+    unit = [int(x) for x in np.rint(fine * (2**15 / np.sqrt(sum(int(x) ** 2 for x in fine))))]
+    centered = [x - int(m) for x, m in zip(unit, PROJECTION.mean, strict=True)]
+    dots = [sum(int(c) * x for c, x in zip(each, centered, strict=True)) for each in PROJECTION.components]
+    projected = [round(Fraction(dot, 2**16)) for dot in dots]
+    scale = NORM / math.sqrt(sum(x * x for x in projected))
+    found: list[int] = clip_to_norm(np.array([[int(x * scale) for x in projected]]), NORM)[0].tolist()
+    return found
+
+
+def test_products_are_those_of_whole_numbers() -> None:
+    """If it breaks, products are rounded, and the rows beside them decide how."""
+    rows = RNG.normal(size=(300, 24))
+    assert PROJECTION.vectors(rows).tolist() == [in_whole_numbers(row) for row in rows]

@@ -475,3 +475,11 @@ def test_a_text_that_breaks_the_encoder_is_no_answer_and_a_long_one_is_cut() -> 
     model = RunnableLambda(lambda prompt: longest.append(len(prompt)) or "red")
     DPSurvey(colors(1), model=model, trust_opaque_model=True).run(["x" * 10**6], budget=MANY)
     assert max(longest) < 21_000
+
+
+def test_a_failing_conversation_moves_no_other_answer() -> None:
+    """If it breaks, one conversation that breaks the model silences others."""
+    good = says(*["rr"] * 99)
+    with_failure = asked([*good, {"text": "chat says xx", "id": "u99"}], user_key="id")
+    assert shares(with_failure) == {"red": 1.0, "green": 0.0, "blue": 0.0, "no answer": 0.0}
+    assert with_failure["color 0"].shares["no answer"].low <= 0.01 <= with_failure["color 0"].shares["no answer"].high

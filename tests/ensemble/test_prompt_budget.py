@@ -131,3 +131,10 @@ def test_a_count_that_failed_is_not_remembered(lost: int) -> None:
     assert room.truncate(["word " * 500], whole=lines, tokens=50) == PromptBudget(Counting()).truncate(
         ["word " * 500], whole=lines, tokens=50
     )
+
+
+def test_no_text_is_kept() -> None:
+    """If it breaks, a record that was forgotten is still in memory."""
+    room = PromptBudget(Counting())
+    room.truncate(["secret " * 200], whole=lines, tokens=50)
+    assert "secret" not in repr(vars(room))

@@ -27,3 +27,9 @@ def test_resample_puts_a_record_into_at_most_one_slot() -> None:
         members = [member for slot in slots for member in slot]
         assert len(members) == len(set(members))
         assert len(slots) == 5
+
+
+def test_empty_subsets_are_drawn_like_any_other() -> None:
+    """If it breaks, which subsets take part shows which ones are empty."""
+    empty = FixedPartition((), 5, even=False, rng=NotPrivateSeededRandomness(2))
+    assert empty.draw(Fraction(1), NotPrivateSeededRandomness(3)) == [0, 1, 2, 3, 4]

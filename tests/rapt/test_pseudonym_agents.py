@@ -486,3 +486,23 @@ def test_what_would_tell_the_model_more_stands_before() -> None:
     pseudonymized(model, [], Adds(), inside=())[1].invoke(asked("Hello"))
     assert "<PERSON_1> is ill" in repr(model.told)
     assert CANARY not in repr(model.told)
+
+
+def test_a_bare_agent_shows_everything(tmp_path: Path) -> None:
+    """If it breaks, the test above could not fail."""
+    saver, model = InMemorySaver(), Writer()
+    agent = create_agent(model, [inside, also_inside, outside], checkpointer=saver)
+    with leak_surfaces(tmp_path) as surfaces:
+        agent.invoke(asked(), {"callbacks": surfaces.handlers, **CONFIG})
+        assert {"tracer", "handler"} <= surfaces.where(CANARY)
+    assert CANARY in repr(model.told)
+    assert CANARY in seen_in(saver)
+
+
+def test_without_the_wrapper_the_model_is_told_placeholders_all_the_same() -> None:
+    """If it breaks, forgetting ``around`` hands every name to the model."""
+    model, _, agent = built(InMemorySaver())
+    for _ in range(2):
+        state = agent.agent.invoke({"messages": [HumanMessage(QUESTION, id="not a uuid")]}, CONFIG)
+    assert CANARY not in repr(model.told) + repr(state)
+    assert "nothing on <PERSON_1>" in state["messages"][-1].content

@@ -99,3 +99,10 @@ def test_a_map_of_another_key_or_that_was_changed_is_refused(part: Any) -> None:
         with pytest.raises(PrivateDataError) as caught:
             batches().restore(hidden)
     assert NAME not in str(caught.value)
+
+
+def test_an_error_shows_no_text() -> None:
+    """If it breaks, a row of the wrong type prints the others."""
+    with pytest.raises(InvalidParameter, match="row 1") as caught:
+        batches()({**ROWS, "text": [NAME, 5, ""]})
+    assert NAME not in str(caught.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +117,19 @@ def test_a_database_of_several_machines_holds_no_name(postgres: Any) -> None:
         finds_both(store, inner)
         assert store.erase(ANN) == 1
         assert opened(inner).get(("users", BOB), "note").value == {"text": f"{BOB} knows <PERSON_1>."}  # type: ignore[union-attr]
+
+
+def test_the_file_of_a_store_holds_no_name(tmp_path: Path) -> None:
+    """If it breaks, who copies the database has the names."""
+    sqlite = pytest.importorskip("langgraph.store.sqlite")
+    path = tmp_path / "memory.sqlite"
+    for _ in range(2):
+        with sqlite.SqliteStore.from_conn_string(str(path)) as inner:
+            inner.setup()
+            store = opened(inner)
+            store.put(("users", ANN), "a", NOTE)
+            assert store.get(("users", ANN), "a").value == NOTE  # type: ignore[union-attr]  # it is there
+            assert [item.value for item in store.search(("users",), limit=5)] == [NOTE]
+    held = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"<PERSON_1>" in held
+    assert not [name for name in (ANN, "Ann", MAIL) if name.encode() in held]

@@ -370,3 +370,10 @@ def test_names_in_markdown_and_with_any_apostrophe_are_found() -> None:
     assert made.invoke("_Ann Smith_ and **Ann Smith** of ann_smith") == "_<PERSON_1>_ and **<PERSON_1>** of ann_smith"
     assert made.invoke("Pat O'Neil, Pat O\u2019Neil") == "<PERSON_2>, <PERSON_2>"
     assert Pseudonymizer(terms=["D\u2019Arcy"]).invoke("D'Arcy") == "<TERM_1>"
+
+
+def test_what_is_written_as_in_json_is_hidden_too() -> None:
+    """If it breaks, a name or a number behind an escaped end of line passes in clear."""
+    made = Pseudonymizer(terms={"Ann Smith": "PERSON"})
+    text = r'"Office:\n046-8275895\nAnn Smith\tbob@example.org"'
+    assert made.invoke(text) == r'"Office:\n<PHONE_1>\n<PERSON_1>\t<EMAIL_1>"'
