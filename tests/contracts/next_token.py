@@ -1,11 +1,7 @@
-"""The contract of ``NextTokenVoter`` as tests. A subclass gives the engine and says what it can do.
+"""The contract of ``NextTokenVoter`` as tests. A subclass named Test* gives the engine by a fixture of that name.
 
 Whatever an engine is made of, a member gets what its own prompt, its written tokens, its coin and public parameters
-say. A subclass named Test* runs the whole suite::
-
-    class TestMyEngine(NextTokenContract):
-        @pytest.fixture
-        def engine(self): ...
+say.
 """
 
 from __future__ import annotations

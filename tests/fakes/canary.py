@@ -1,13 +1,4 @@
-"""The canary: a string that stands for private text, and every surface on which it must not be seen.
-
-Use::
-
-    with leak_surfaces(tmp_path) as surfaces:
-        chain.invoke(question, config={"callbacks": surfaces.handlers})
-        assert CANARY not in surfaces.everything()
-
-and always beside it a positive control: the same with a bare model, where the canary IS seen.
-"""
+"""The canary: a string for private text, and every surface on which only a bare model, as a control, may show it."""
 
 from __future__ import annotations
 
@@ -30,28 +21,7 @@ from fakes.sqlite_cache import SQLiteCache
 CANARY = "canary-7f3a-patient-zero"
 TESTS = str(Path(__file__).parents[1])
 
-EVENTS = [
-    "on_llm_start",
-    "on_chat_model_start",
-    "on_llm_new_token",
-    "on_llm_end",
-    "on_llm_error",
-    "on_chain_start",
-    "on_chain_end",
-    "on_chain_error",
-    "on_tool_start",
-    "on_tool_end",
-    "on_tool_error",
-    "on_text",
-    "on_retry",
-    "on_custom_event",
-    "on_stream_event",
-    "on_retriever_start",
-    "on_retriever_end",
-    "on_retriever_error",
-    "on_agent_action",
-    "on_agent_finish",
-]
+EVENTS = [name for name in dir(AsyncCallbackHandler) if name.startswith("on_")]
 
 
 def _record(name: str) -> Any:
@@ -143,9 +113,7 @@ class LeakSurfaces:
 
 @contextlib.contextmanager
 def leak_surfaces(folder: Path) -> Iterator[LeakSurfaces]:
-    """Open every surface at once: tracing by environment, global SQLite cache in ``folder``, root logger at DEBUG,
-    warnings always shown, standard streams captured. Puts everything back on exit.
-    """
+    """Every surface at once: tracing, a global cache in ``folder``, the log at DEBUG, warnings, standard streams."""
     log = RecordingLog()
     streams = io.StringIO()
     level, cache_before = logging.root.level, get_llm_cache()

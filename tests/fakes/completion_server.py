@@ -1,8 +1,4 @@
-"""A completions server on loopback that speaks as vLLM does, or as little as the protocol asks for.
-
-It writes the last word of its prompt again, lists a few tokens with their probabilities, and echoes every prompt in a
-response header, as some gateways do.
-"""
+"""A completions server on loopback that writes its prompt's last word again, and echoes prompts in a header."""
 
 from __future__ import annotations
 

@@ -1,13 +1,5 @@
 """A language model of some tens of words that reads its prompt, or says what a script tells it. No model library.
 
-Use::
-
-    engine = WordEngine()                                     # an n-gram model of its own prompt, smoothed
-    engine = WordEngine(agreeing("Read the review."))         # every member writes this sentence, then ends
-    engine = WordEngine(all_distinct)                         # no two members of one call write the same token
-    engine = WordEngine(by_text({"note 003": "Say no."}, "Say yes."))  # whoever holds record 3 writes something else
-    engine = WordEngine(agreeing("Zebras vote."), extra="Zebras vote.")  # words that are not in WORDS
-
 A script gives a member's whole sentence, and the engine the token at the position that is reached: what the others
 made of the text so far does not matter to it. Every rule of ``Decoding`` holds for scripts too: a banned scripted
 token gives way to another one, and a script that is None abstains.

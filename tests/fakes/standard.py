@@ -4,29 +4,10 @@ from __future__ import annotations
 
 
 class TextsOnly:
-    """No tools, no images, no JSON mode, no schema with fields, and no other model by a call."""
+    """No tools, no images, no JSON mode, no objects with fields; and the certificate's model is no call's to choose."""
 
-    @property
-    def has_tool_calling(self) -> bool:
-        """No: a tool call is more than a released text."""
-        return False
-
-    @property
-    def has_tool_choice(self) -> bool:
-        """No: there are no tools."""
-        return False
-
-    @property
-    def has_structured_output(self) -> bool:
-        """Not the suites' kind: they ask for objects with fields."""
-        return False
-
-    @property
-    def supports_json_mode(self) -> bool:
-        """No: what is released is no JSON object."""
-        return False
-
-    @property
-    def supports_model_override(self) -> bool:
-        """No: the certificate names the model that the chain was built with."""
-        return False
+    has_tool_calling = property(lambda self: False)
+    has_tool_choice = property(lambda self: False)
+    has_structured_output = property(lambda self: False)
+    supports_json_mode = property(lambda self: False)
+    supports_model_override = property(lambda self: False)

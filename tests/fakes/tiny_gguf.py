@@ -6,17 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fakes.tiny_model import TEMPLATE, tiny_model, tiny_tokenizer
 
 
 class TinyGGUF:
     """A GGUF file of the tiny model in ``folder``, written by the package that defines the format.
 
-    ``metadata`` changes it: ``architecture``, ``pre`` (of the tokenizer), ``start`` (texts begin with a token for it),
-    ``extra`` (name of one more tensor), ``without`` (name of one that is left out), ``length`` (of a text),
-    ``template`` (of chats) and ``wide`` (256 numbers a row: K-quants need a multiple of that).
+    ``metadata`` changes it: ``pre`` (of the tokenizer), ``start`` (texts begin with a token for it), ``length`` (of a
+    text), ``template`` (of chats) and ``wide`` (256 numbers a row: K-quants need a multiple of that).
     """
 
     def __init__(self, folder: Path, **metadata: Any) -> None:
@@ -27,7 +24,7 @@ class TinyGGUF:
         self.tokenizer = tiny_tokenizer()
         self.path = str(folder / "tiny.gguf")
         config = self.model.config
-        writer = gguf.GGUFWriter(self.path, metadata.pop("architecture", "llama"))
+        writer = gguf.GGUFWriter(self.path, "llama")
         writer.add_block_count(config.num_hidden_layers)
         writer.add_context_length(config.max_position_embeddings)
         writer.add_embedding_length(config.hidden_size)
@@ -49,11 +46,7 @@ class TinyGGUF:
         writer.add_add_bos_token(metadata.pop("start", False))
         writer.add_chat_template(metadata.pop("template", TEMPLATE))
         for name, weight in self.model.state_dict().items():
-            written = self._name(name)
-            if written != metadata.get("without"):
-                writer.add_tensor(written, self._array(name, weight.numpy()))
-        if "extra" in metadata:
-            writer.add_tensor(metadata["extra"], np.zeros(4, np.float32))
+            writer.add_tensor(self._name(name), self._array(name, weight.numpy()))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -43,15 +43,8 @@ def wordpiece_folder(folder: Path, *, kind: str = "F32", model: str = "WordPiece
             "pad_token": "[PAD]",
         },
         "added_tokens": [
-            {
-                "id": PIECES.index(token),
-                "content": token,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
+            dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+            | {"id": PIECES.index(token), "content": token, "special": True}
             for token in special
         ],
         "normalizer": {

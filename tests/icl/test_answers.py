@@ -16,6 +16,17 @@ from langchain_dp.ensemble.answers import AnswerCache
 from langchain_dp.errors import InvalidParameter
 
 
+def held() -> tuple[AsyncVotingChat, asyncio.Event, asyncio.Event]:
+    """A model whose async calls say that they have begun, and wait until they may go on."""
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        started.set()
+        await go_on.wait()
+
+    return AsyncVotingChat(before=wait), started, go_on
+
+
 async def test_the_same_question_twice_is_one_spend() -> None:
     """Asking again costs budget, in any mix of call styles; or different questions share an answer."""
     model = VotingChat()
@@ -47,13 +58,8 @@ def test_threads_that_ask_the_same_share_one_release() -> None:
 
 async def test_a_thread_and_tasks_share_one_release() -> None:
     """Sync and async users of one question do not see each other, or each task of a gather spends."""
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> None:
-        started.set()
-        await go_on.wait()
-
-    chain = classifier(AsyncVotingChat(before=wait))
+    model, started, go_on = held()
+    chain = classifier(model)
     tasks = [asyncio.create_task(chain.ainvoke("x")) for _ in range(15)]
     await started.wait()
     thread = asyncio.create_task(asyncio.to_thread(chain.invoke, "x"))
@@ -61,6 +67,18 @@ async def test_a_thread_and_tasks_share_one_release() -> None:
     go_on.set()
     assert await asyncio.gather(*tasks, thread) == ["positive"] * 16
     assert left(chain) == 4
+
+
+async def test_invoke_in_a_running_loop_does_not_wait_for_a_task_of_that_loop() -> None:
+    """A sync call on the loop's thread waits for ever for the same question asked by a task of that loop."""
+    model, started, go_on = held()
+    chain = classifier(model)
+    task = asyncio.create_task(chain.ainvoke("x"))
+    await started.wait()
+    assert chain.invoke("x") == "positive"  # sync calls of the double do not wait
+    go_on.set()
+    assert await task == "positive"
+    assert left(chain) == 3
 
 
 async def test_waiters_try_again_when_the_first_asker_fails() -> None:
@@ -84,13 +102,8 @@ async def test_waiters_try_again_when_the_first_asker_fails() -> None:
 @pytest.mark.parametrize("cancelled", [0, 1])
 async def test_a_cancelled_asker_does_not_hang_the_others(cancelled: int) -> None:
     """A client that hangs up leaves everyone with the same question waiting, whether it asked first or later."""
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> None:
-        started.set()
-        await go_on.wait()
-
-    chain = classifier(AsyncVotingChat(before=wait))
+    model, started, go_on = held()
+    chain = classifier(model)
     tasks = [asyncio.create_task(chain.ainvoke("x")) for _ in range(4)]
     await started.wait()
     tasks[cancelled].cancel()
@@ -104,17 +117,13 @@ async def test_a_cancelled_asker_does_not_hang_the_others(cancelled: int) -> Non
 
 async def test_who_hangs_up_has_paid_once_and_who_hangs_up_early_has_not() -> None:
     """If it breaks, every closed browser tab uses up budget, or a release goes on that nobody has paid for."""
-    probing, probe, started, go_on = (asyncio.Event() for _ in range(4))
-
-    async def wait() -> None:
-        started.set()
-        await go_on.wait()
+    probing, probe = asyncio.Event(), asyncio.Event()
 
     async def probed() -> None:
         probing.set()
         await probe.wait()
 
-    model = AsyncVotingChat(before=wait)
+    model, started, go_on = held()
     chain = classifier(model)
     chain._voter.aprobe = probed  # type: ignore[method-assign]
     early = asyncio.create_task(chain.ainvoke("another question"))

@@ -31,16 +31,12 @@ def test_few_examples_are_shown_one_by_one() -> None:
     assert chain.certificate().epsilon == 3.0
 
 
-def test_many_examples_keep_four_shots_and_ten_subsets() -> None:
-    """If it breaks, a rich data set pays for more calls than it needs."""
+def test_a_handful_of_examples_gets_a_choice_and_many_keep_four_shots_and_ten_subsets() -> None:
+    """If it breaks, the smallest data sets end in a traceback, or a rich one pays for more calls than it needs."""
+    for records in (1, 3, 9, 40):
+        shots, subsets = choose_votes(BUDGET, records=records, labels=2, max_queries=10)
+        assert 1 <= shots * subsets <= records
     assert choose_votes(BUDGET, records=8000, labels=4, max_queries=100) == (4, 10)
-
-
-@pytest.mark.parametrize("records", [1, 3, 9, 40])
-def test_a_handful_of_examples_still_gets_a_choice(records: int) -> None:
-    """If it breaks, the smallest data sets end in a traceback."""
-    shots, subsets = choose_votes(BUDGET, records=records, labels=2, max_queries=10)
-    assert 1 <= shots * subsets <= records
 
 
 def test_a_restart_keeps_the_plan_s_own_choice(tmp_path: Path) -> None:

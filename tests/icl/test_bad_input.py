@@ -83,6 +83,7 @@ ROW = {"text": f"odd {CANARY}", "label": "positive"}
         (r"timeout=0 to be above 0", {"timeout": 0}),
         (r"max_concurrency=0 to be a whole number of at least 1", {"max_concurrency": 0}),
         (r"max_question_chars=0 to be a whole number", {"max_question_chars": 0}),
+        (r"budget= or ledger= to be given, but both are None", {"budget": None}),
         (r"budget=3.0 to be a PrivacyBudget\. Give PrivacyBudget\(3.0\)", {"budget": 3.0}),
         (r"model to be a model, but it is a str.*init_chat_model", {"model": "gpt"}),
         (r"model of type function to be a chat model.*RunnableLambda", {"model": lambda prompt: "positive"}),
@@ -120,12 +121,6 @@ def test_a_bad_budget_is_refused(arguments: dict[str, Any], message: str) -> Non
     """A budget without meaning reaches the noise."""
     with pytest.raises(InvalidParameter, match=message):
         PrivacyBudget(**arguments)
-
-
-def test_a_budget_or_a_ledger_is_needed() -> None:
-    """A chain without a budget answers without a promise."""
-    with pytest.raises(InvalidParameter, match=r"budget= or ledger= to be given, but both are None"):
-        DPICLClassifier(model=VotingChat(), examples=private_examples(24), labels=["positive", "b"], max_queries=1)
 
 
 def test_a_typing_mistake_in_an_argument_is_an_error() -> None:
@@ -187,21 +182,9 @@ async def test_a_batch_is_looked_at_before_any_of_it_is_charged(questions: Any) 
     with pytest.raises(InvalidParameter, match="Nothing was spent"):
         [one async for one in chain.abatch_as_completed(questions)]
     assert left(chain) == 5
-
-
-def test_a_batch_whose_errors_are_returned_answers_the_others() -> None:
-    """If it breaks, one bad question of a batch ends all of it although its caller wants to hear of each."""
-    chain = classifier()
     found: list[Any] = chain.batch(["x", None, "y"], return_exceptions=True)  # type: ignore[list-item]
     assert [type(one).__name__ for one in found] == ["str", "InvalidParameter", "str"]
     assert left(chain) == 3
-
-
-@pytest.mark.parametrize("price", [-1.0, float("nan"), "a"])
-def test_a_price_is_a_number(price: Any) -> None:
-    """If it breaks, a plan quotes a price below nothing."""
-    with pytest.raises(InvalidParameter, match="price_per_million_tokens"):
-        classifier().plan(price_per_million_tokens=price)
 
 
 @pytest.mark.parametrize("kind", [VotingChat, VotingLLM])
@@ -262,6 +245,9 @@ def test_a_timeout_on_a_model_that_serializes_calls_is_refused() -> None:
 def test_small_slips_are_refused_for_nothing() -> None:
     """If it breaks, a wrong type ends in an AttributeError, is taken for "no value", or costs a release of noise."""
     chain = classifier()
+    for price in (-1.0, float("nan"), "a"):
+        with pytest.raises(InvalidParameter, match="price_per_million_tokens"):
+            chain.plan(price_per_million_tokens=price)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(InvalidParameter, match="record_id=7 to be a str"):
         chain.forget(7)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(InvalidParameter, match=r"max_queries=0 to be a whole number from 1"):

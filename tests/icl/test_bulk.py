@@ -44,13 +44,19 @@ def elsewhere(classify: ClassifyBatches) -> ClassifyBatches:
 
 def batches() -> list[Any]:
     pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
-    columns = {"id": [1, 2, 3, 4], "text": ["one", None, "two", "one"], "ward": list("ABCD")}
-    return [columns, pandas.DataFrame(columns), pyarrow.table(columns), pyarrow.RecordBatch.from_pydict(columns)]
+    texts = ["one", None, "two", "one", " ", ""]
+    columns = {"id": [1, 2, 3, 4, 5, 6], "text": texts, "ward": list("ABCDEF")}
+    return [
+        columns,
+        pandas.DataFrame(columns, index=list("fedcba")),
+        pyarrow.table(columns),
+        pyarrow.RecordBatch.from_pydict(columns),
+    ]
 
 
 @pytest.mark.parametrize("kind", range(4), ids=["lists", "pandas", "table", "record batch"])
 def test_a_batch_of_any_type_is_labelled_once(place: str, kind: int) -> None:
-    """If it breaks, equal questions cost twice, a row gets another row's label, or columns leave that nobody named."""
+    """If it breaks, equal questions cost twice, an empty one costs or ends all, or a row gets another row's label."""
     batch = batches()[kind]
     classify = ClassifyBatches(functools.partial(chain, place), "text", label="said", keep_columns=["id"])
     labelled = classify(batch)
@@ -58,8 +64,10 @@ def test_a_batch_of_any_type_is_labelled_once(place: str, kind: int) -> None:
     found = labelled if isinstance(labelled, dict) else {
         name: list(labelled[name]) if kind == 1 else labelled.column(name).to_pylist() for name in ("id", "said")
     }  # fmt: skip
-    assert [None if label != "positive" else label for label in found["said"]] == ["positive", None, *["positive"] * 2]
-    assert list(found["id"]) == [1, 2, 3, 4]
+    said = [None if label != "positive" else label for label in found["said"]]
+    assert said == ["positive", None, "positive", "positive", None, None]
+    assert list(found["id"]) == [1, 2, 3, 4, 5, 6]
+    assert kind != 1 or list(labelled.index) == list("fedcba")
     names = list(labelled) if kind < 2 else labelled.column_names
     assert list(names) == ["id", "said"]
     assert charges(place) == 2
@@ -107,20 +115,6 @@ def test_a_worker_that_is_killed_leaves_one_label_and_at_most_one_charge_more(
     assert charges(place) == 2 + lost
 
 
-def test_labels_find_their_rows_again(place: str) -> None:
-    """If it breaks, labels of a shuffled frame are put beside other rows, without a word."""
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"text": [f"question {i}" for i in range(3)]}, index=["c", "a", "b"])
-    assert list(ClassifyBatches(functools.partial(chain, place), "text")(frame).index) == ["c", "a", "b"]
-
-
-def test_a_row_without_a_question_has_no_label(place: str) -> None:
-    """If it breaks, one empty cell ends a job over a million rows."""
-    classify = ClassifyBatches(functools.partial(chain, place), "text")
-    assert classify({"text": [None, " ", ""]})["label"] == [None] * 3
-    assert charges(place) == 0
-
-
 def test_nothing_is_charged_where_a_row_cannot_be_asked(place: str) -> None:
     """If it breaks, one bad row costs what the rows before it cost, and shows what stood in it."""
     classify = ClassifyBatches(functools.partial(chain, place), "text")
@@ -130,6 +124,8 @@ def test_nothing_is_charged_where_a_row_cannot_be_asked(place: str) -> None:
         assert "secret" not in str(caught.value)
     with pytest.raises(InvalidParameter, match="column 'text'"):
         classify({"other": ["one"]})
+    with pytest.raises(InvalidParameter, match="with column 'zz'"):
+        ClassifyBatches(functools.partial(chain, place), "text", keep_columns=["zz"])({"text": ["brand new"]})
     assert charges(place) == 0
     with pytest.raises(BudgetExceeded):
         classify({"text": [f"question {i}" for i in range(6)]})
@@ -142,6 +138,8 @@ def test_what_a_retry_could_not_find_again_is_refused(place: str) -> None:
         ClassifyBatches(functools.partial(chain, f"{place}.alone", replicas=False), "text")
     with pytest.raises(InvalidParameter, match="path or a postgresql"):
         ClassifyBatches(functools.partial(chain, place, ledger=PrivacyLedger(BUDGET)), "text")
+    with pytest.raises(InvalidParameter, match="without quotas=: a batch names no user"):
+        ClassifyBatches(functools.partial(chain, f"{place}.shares", quotas=Quotas(default=1)), "text")
     with pytest.raises(InvalidParameter, match="type int"):
         ClassifyBatches(lambda: 3, "text")  # type: ignore[arg-type, return-value]
     build = functools.partial(chain, place)
@@ -151,19 +149,3 @@ def test_what_a_retry_could_not_find_again_is_refused(place: str) -> None:
             ClassifyBatches(build, **options)  # type: ignore[arg-type]
     assert "case" not in repr(ClassifyBatches(build, ["text"]))
     assert len(pickle.dumps(ClassifyBatches(build, ["text"]))) < 1000
-
-
-def test_a_column_to_keep_that_is_not_there_costs_nothing(place: str) -> None:
-    """If it breaks, a typing error is paid for, one answer for each new row."""
-    made = chain(place)
-    classify = ClassifyBatches(lambda: made, "text", keep_columns=["zz"])
-    left = made.answers_left()
-    with pytest.raises(InvalidParameter, match="with column 'zz'"):
-        classify({"text": ["brand new"]})
-    assert made.answers_left() == left
-
-
-def test_a_plan_of_several_askers_is_refused_where_nobody_can_say_who_asks(place: str) -> None:
-    """If it breaks, the first batch of a cluster fails, and the message names a config that no batch has."""
-    with pytest.raises(InvalidParameter, match="without quotas=: a batch names no user"):
-        ClassifyBatches(functools.partial(chain, place, quotas=Quotas(default=1)), "text")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -52,23 +51,6 @@ async def test_inside_a_chain_it_is_a_runnable_like_others() -> None:
     both = RunnableParallel(label=classifier(AsyncVotingChat()), text=RunnablePassthrough())
     assert both.invoke("x") == {"label": "positive", "text": "x"}
     assert await both.ainvoke("y") == {"label": "positive", "text": "y"}
-
-
-async def test_invoke_in_a_running_loop_does_not_wait_for_a_task_of_that_loop() -> None:
-    """A sync call on the loop's thread waits for ever for the same question asked by a task of that loop."""
-    started, go_on = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> None:
-        started.set()
-        await go_on.wait()
-
-    chain = classifier(AsyncVotingChat(before=wait))
-    task = asyncio.create_task(chain.ainvoke("x"))
-    await started.wait()
-    assert chain.invoke("x") == "positive"  # sync calls of the double do not wait
-    go_on.set()
-    assert await task == "positive"
-    assert left(chain) == 3
 
 
 CASES = [
@@ -133,19 +115,15 @@ async def test_any_kind_of_model_votes(make: Callable[[], Any]) -> None:
     assert await chain.ainvoke("y") == "positive"
 
 
-def test_a_completion_model_reads_plain_text() -> None:
-    """A completion model is sent chat roles it was never trained on."""
-    model = VotingLLM()
-    classifier(model).invoke("how is it?")
-    prompt = model.asked.prompts[0]
-    assert prompt.startswith("Decide which label fits each text. Labels: positive, negative.\n\nText: note ")
-    assert prompt.endswith("\n\nText: how is it?\nLabel:")
-
-
-def test_a_question_may_be_a_mapping_of_the_templates_variables() -> None:
-    """A template with two variables cannot be asked, or drops one of them."""
+def test_a_completion_model_reads_plain_text_with_all_variables_of_the_template() -> None:
+    """A completion model is sent chat roles, or a template with two variables cannot be asked, or drops one."""
     examples = [{**example, "title": f"title {i}"} for i, example in enumerate(private_examples(24))]
     model = VotingLLM()
+    classifier(model).invoke("how is it?")
+    start = "Decide which label fits each text. Labels: positive, negative.\n\nText: note "
+    assert model.asked.prompts[0].startswith(start)
+    assert model.asked.prompts[0].endswith("\n\nText: how is it?\nLabel:")
+    model.asked.clear()
     chain = classifier(model, examples=examples, prompt=AMAZON)
     assert chain.invoke({"title": "A lamp", "text": "It broke."}) == "positive"
     assert model.asked.prompts[0].endswith("Title: A lamp\nReview: It broke.\nSentiment:")

@@ -106,13 +106,9 @@ def test_a_template_that_no_conversation_fills_is_refused() -> None:
         ChatDPICL(classifier=chain)
 
 
-def test_tokens_are_counted_without_a_hub() -> None:
-    """If it breaks, LangChain asks the network for another model's tokenizer, to trim a history for instance."""
-    assert ChatDPICL(classifier=classifier()).get_num_tokens("Nobody came.") == 3
-
-
-def test_usage_counts_question_and_label_only() -> None:
-    """The usage shows how many tokens the private subsets held."""
+def test_usage_counts_question_and_label_only_without_a_hub() -> None:
+    """The usage shows how many tokens the private subsets held, or the network is asked for another's tokenizer."""
+    assert chat().get_num_tokens("Nobody came.") == 3
     small, large = chat(), chat(examples=private_examples(800))
     assert small.invoke("x").usage_metadata == large.invoke("x").usage_metadata
     assert small.invoke("x").usage_metadata == {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}

@@ -1,8 +1,4 @@
-"""LangChain's own suites for chat models, over a real classifier and a double of the inner model.
-
-What cannot apply: the model releases one label and nothing else, so it has no tools, no images, no JSON mode and no
-schema; its inner model is fixed when its classifier is built, so it cannot be overridden by a call.
-"""
+"""LangChain's own suites for chat models, over a real classifier and a double of the inner model."""
 
 from __future__ import annotations
 

@@ -131,13 +131,10 @@ async def test_no_subset_and_no_token_count_is_traced(loud: str, style: str, tmp
         assert answer in LABELS
         assert surfaces.where(CANARY) == surfaces.where(str(TOKENS)) == set()
         assert surfaces.where("RunnableSequence") >= {"tracer"}
-
-
-def test_a_bare_decision_model_is_traced(tmp_path: Path) -> None:
-    """If it breaks, the test above could not fail."""
-    question = Choice(instructions="Which?", criteria={"positive": None})
-    request: Any = {"state": [HumanMessage(CANARY)], "questions": {"label": question}}
-    with leak_surfaces(tmp_path) as surfaces:
+        request: Any = {
+            "state": [HumanMessage(CANARY)],
+            "questions": {"label": Choice(instructions="Which?", criteria={"positive": None})},
+        }
         bare = RunnableLambda(lambda _: VotingDecision().invoke(request))
         bare.invoke("x", {"callbacks": surfaces.handlers})
         assert surfaces.where(CANARY) >= {"tracer", "handler", "async_handler", "log", "warnings"}

@@ -197,6 +197,9 @@ def test_a_bad_record_is_refused_and_nothing_changes(example: Any, message: str)
     before = members(engine)
     with pytest.raises(InvalidParameter, match=message):
         chain.add(example)
+    titled = classifier(examples=[{**one, "title": "t"} for one in private_examples(24)], prompt=AMAZON)
+    with pytest.raises(InvalidParameter, match=r"the example to have the prompt's keys, but \['title'\] are missing"):
+        titled.add({"text": "new", "label": "positive"})
     with pytest.raises(InvalidParameter, match="id of the example not to start with '#'"):
         chain.add({"text": "new", "label": "positive"}, record_id="#0")
     with pytest.raises(InvalidParameter, match="record_id to be a known id"):
@@ -204,14 +207,6 @@ def test_a_bad_record_is_refused_and_nothing_changes(example: Any, message: str)
     chain.invoke("y")
     assert members(engine) == before
     assert engine.forgotten == []
-
-
-def test_a_new_record_needs_every_variable_of_the_template() -> None:
-    """A record without a title breaks every later vote of its subset."""
-    examples = [{**example, "title": "t"} for example in private_examples(24)]
-    chain = classifier(examples=examples, prompt=AMAZON)
-    with pytest.raises(InvalidParameter, match=r"the example to have the prompt's keys, but \['title'\] are missing"):
-        chain.add({"text": "new", "label": "positive"})
 
 
 def test_places_are_no_names_under_add_remove() -> None:

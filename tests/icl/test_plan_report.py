@@ -53,18 +53,11 @@ def test_whoever_takes_a_warning_for_an_error_has_reserved_nothing(epsilon_: flo
     assert ledger.plans() == []
 
 
-def test_a_plan_spends_nothing_and_asks_nobody() -> None:
-    """Looking at the price costs budget, or shows examples to the model."""
+def test_the_numbers_of_a_plan_agree_with_each_other_and_cost_nothing() -> None:
+    """Numbers of the plan contradict its own event and scheme, or looking at them costs budget or shows examples."""
+    settings: dict[str, Any] = {"partitions": 80, "sampling_probability": None, "subsets": 8, "max_queries": 50}
     model = VotingChat()
-    chain = classifier(model)
-    chain.plan()
-    assert left(chain) == 5
-    assert (len(model.asked), model.asked.probes) == (0, 0)
-
-
-def test_the_numbers_of_a_plan_agree_with_each_other() -> None:
-    """Calls, tokens, price or epsilon of the plan contradict its own event and scheme."""
-    chain = classifier(partitions=80, sampling_probability=None, subsets=8, max_queries=50, budget=PrivacyBudget(3.0))
+    chain = classifier(model, **settings, budget=PrivacyBudget(3.0))
     plan = chain.plan(price_per_million_tokens=2.0)
     assert plan.scheme == Scheme("fixed", 80, 0.1, even=True)
     assert plan.event == NoisyMaxEvent(chain.sigma, 0.1)
@@ -79,6 +72,7 @@ def test_the_numbers_of_a_plan_agree_with_each_other() -> None:
     assert sorted(plan.survival) == [0.6, 0.7, 0.8, 0.9]
     assert list(plan.survival.values()) == sorted(plan.survival.values())
     assert chain.plan().price_per_query is None
+    assert (left(chain), len(model.asked), model.asked.probes) == (50, 0, 0)
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "resample"])

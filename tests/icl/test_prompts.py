@@ -90,16 +90,12 @@ def test_what_a_text_does_not_say_is_not_guessed(given: Any, message: str) -> No
 
 
 @pytest.mark.parametrize("prompt", [SST2, AGNEWS, TREC, plain(["a", "b"])])
-def test_braces_in_a_text_stay_as_they_are(prompt: ICLPrompt) -> None:
+def test_braces_in_a_text_or_a_label_stay_as_they_are(prompt: ICLPrompt) -> None:
     """A text with braces is read as a template: it fails, or pulls other values into the prompt."""
+    assert "{x}" in plain(["{x}", "y"]).head()
     assert BRACES in prompt.ask({"text": BRACES})
     _, asked = prompt.messages([], prompt.ask({"text": BRACES}), ["a", "b"])
     assert BRACES in str(asked.content)
-
-
-def test_braces_in_a_label_stay_as_they_are() -> None:
-    """The plain prompt's instruction interprets its labels."""
-    assert "{x}" in plain(["{x}", "y"]).head()
 
 
 def test_messages_are_turns_of_a_conversation_with_the_rule_first() -> None:
@@ -115,14 +111,10 @@ def test_messages_are_turns_of_a_conversation_with_the_rule_first() -> None:
     ]
 
 
-def test_white_space_at_the_ends_of_a_text_is_cut() -> None:
-    """Stray blanks make two equal questions two, and cost budget twice."""
-    assert SST2.ask({"text": "  so so\n"}) == "Review: so so\nSentiment:"
-
-
-def test_questions_without_content_come_from_the_template() -> None:
-    """Contextual calibration asks with another template than the question's."""
+def test_a_question_loses_its_outer_blanks_and_one_without_content_is_of_the_template() -> None:
+    """Stray blanks make two equal questions two, or calibration asks with another template than the question's."""
     assert SST2.content_free() == ("Review: N/A\nSentiment:", "Review: \nSentiment:", "Review: [MASK]\nSentiment:")
+    assert SST2.ask({"text": "  so so\n"}) == "Review: so so\nSentiment:"
 
 
 def test_a_missing_variable_is_named_and_the_given_text_is_not() -> None:

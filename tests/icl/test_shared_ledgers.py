@@ -134,15 +134,6 @@ def test_a_restart_goes_on_with_what_is_left_and_the_same_noise(tmp_path: Path, 
             again.invoke("d")
 
 
-def test_two_chains_of_one_name_share_one_plan() -> None:
-    """Two workers of the same name spend the same budget twice."""
-    ledger = PrivacyLedger(BUDGET)
-    chains = [classifier(ledger=ledger), classifier(ledger=ledger)]
-    for chain in chains:
-        chain.batch(["x", "y"])
-    assert [left(chain) for chain in chains] == [1, 1]
-
-
 RESAMPLED: dict[str, Any] = {"sampling": "resample", "partitions": None, "sampling_probability": 0.5}
 
 

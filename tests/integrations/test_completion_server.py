@@ -163,23 +163,16 @@ def test_no_request_with_private_text_is_without_a_salt() -> None:
         assert len(set(salts)) == len(salts) == 2
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["http://svc:HUNTER2@10.0.0.5:8000/v1?x=1", "htp://svc:HUNTER2@10.0.0.5/v1", "https://h/v1?api-key=HUNTER2",
-     "http://svc:HUNTER2@[10.0.0.5/v1"],
-)  # fmt: skip
-def test_an_address_with_a_secret_is_refused_without_it(url: str) -> None:
-    """If it breaks, a password stands in a log."""
-    with pytest.raises(InvalidParameter, match="base_url") as refused:
-        CompletionServerEnsemble(url, "tiny")
-    assert "HUNTER2" not in f"{refused.value}{refused.value.__context__}"
-
-
-def test_an_unknown_server_is_not_trusted_with_a_penalty(other: CompletionServer) -> None:
-    """If it breaks, a server ignores the penalty without a word, as llama.cpp's does with vLLM's name for it."""
+def test_an_unknown_server_is_not_trusted_with_a_penalty_or_a_chat(other: CompletionServer) -> None:
+    """If it breaks, a server ignores a penalty without a word, or a chat model without a template cannot be asked."""
     with pytest.raises(InvalidParameter, match=r"neither llama\.cpp nor vLLM"):
         engine(other).next_tokens(asked(0), Decoding(repetition_penalty=1.3))
     assert other.bodies == []
+    with pytest.raises(InvalidParameter, match="chat_turn"):
+        engine(other).next_tokens(asked(0), Decoding(chat=True))
+    built = engine(other, chat_turn=("<user>", "<assistant>"))
+    built.next_tokens(asked(0), Decoding(chat=True))
+    assert other.completions[-1]["prompt"] == "<user>Read. Label: word0\nLabel:<assistant>x"
 
 
 def test_a_banned_token_that_comes_all_the_same_is_an_abstention(other: CompletionServer) -> None:
@@ -236,28 +229,31 @@ def test_a_server_that_falls_silent_or_goes_away_is_abstention() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base_url", "options", "error", "text"),
+    ("base_url", "options", "text"),
     [
-        ("http://models.example/v1", {}, InvalidParameter, "allow_plain_http"),
-        ("http://10.0.0.1:8000/v1", {}, InvalidParameter, "allow_plain_http"),
-        ("http://localhost.example/v1", {}, InvalidParameter, "allow_plain_http"),
-        ("https://me:secret@models.example/v1", {}, InvalidParameter, "api_key"),
-        ("http://127.0.0.1:1/v1", {"api_key": SecretStr("sesame")}, InvalidParameter, "of type SecretStr"),
-        ("ftp://models.example", {}, InvalidParameter, "address"),
-        ("models.example/v1", {}, InvalidParameter, "address"),
-        ("http://127.0.0.1:8000/v1?key=secret", {}, InvalidParameter, "address"),
-        ("http://127.0.0.1:1/v1", {"timeout": 0}, InvalidParameter, "timeout"),
-        ("http://127.0.0.1:1/v1", {"in_flight": 0}, InvalidParameter, "in_flight"),
+        ("http://models.example/v1", {}, "allow_plain_http"),
+        ("http://10.0.0.1:8000/v1", {}, "allow_plain_http"),
+        ("http://localhost.example/v1", {}, "allow_plain_http"),
+        ("https://me:HUNTER2@models.example/v1", {}, "api_key"),
+        ("http://127.0.0.1:1/v1", {"api_key": SecretStr("HUNTER2")}, "of type SecretStr"),
+        ("ftp://models.example", {}, "address"),
+        ("models.example/v1", {}, "address"),
+        ("http://127.0.0.1:8000/v1?key=HUNTER2", {}, "base_url.*address"),
+        ("http://svc:HUNTER2@10.0.0.5:8000/v1?x=1", {}, "base_url"),
+        ("htp://svc:HUNTER2@10.0.0.5/v1", {}, "base_url"),
+        ("http://svc:HUNTER2@[10.0.0.5/v1", {}, "base_url"),
+        ("http://127.0.0.1:1/v1", {"timeout": 0}, "timeout"),
+        ("http://127.0.0.1:1/v1", {"in_flight": 0}, "in_flight"),
     ],
 )
-def test_addresses_that_would_carry_records_in_clear_are_refused(
-    base_url: str, options: dict[str, Any], error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
+def test_addresses_that_would_carry_records_in_clear_or_a_secret_are_refused_without_it(
+    base_url: str, options: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it breaks, private records cross a network where anybody reads them."""
+    """If it breaks, private records cross a network where anybody reads them, or a password stands in a log."""
     monkeypatch.setattr(socket, "create_connection", lambda *args, **options: pytest.fail("connected"))
-    with pytest.raises(error, match=text) as caught:
+    with pytest.raises(InvalidParameter, match=text) as caught:
         CompletionServerEnsemble(base_url, "tiny", **options)
-    assert "secret" not in str(caught.value) or "?" in base_url
+    assert "HUNTER2" not in f"{caught.value}{caught.value.__context__}"
 
 
 def test_plain_http_can_be_allowed_and_loopback_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,15 +284,8 @@ def test_what_a_server_does_not_tell_has_to_be_said(other: CompletionServer, vll
         CompletionServerEnsemble(f"{other.url}/v1", "another", vocabulary_size=10, max_prompt_tokens=10)
     with CompletionServer(status=503) as broken, pytest.raises(ModelUnavailable, match="status 503"):
         engine(broken)
-
-
-def test_a_chat_template_can_be_given(other: CompletionServer) -> None:
-    """If it breaks, an instruction-tuned model on a server without templates cannot be asked."""
-    with pytest.raises(InvalidParameter, match="chat_turn"):
-        engine(other).next_tokens(asked(0), Decoding(chat=True))
-    built = engine(other, chat_turn=("<user>", "<assistant>"))
-    built.next_tokens(asked(0), Decoding(chat=True))
-    assert other.completions[-1]["prompt"] == "<user>Read. Label: word0\nLabel:<assistant>x"
+    with CompletionServer(lists_tokens=False) as mute, pytest.raises(InvalidParameter, match="logprobs"):
+        engine(mute).score_labels([prompt(0)], WORDS)
 
 
 def test_labels_are_scored_by_what_begins_them_alone() -> None:
@@ -398,12 +387,6 @@ def test_a_server_that_fails_on_public_text_is_named_with_its_status(fault: dict
         if "status" in says:
             with pytest.raises(ModelUnavailable, match=says):
                 built.count_tokens(HEAD)
-
-
-def test_a_server_that_lists_nothing_scores_nothing() -> None:
-    """If it breaks, all members abstain for ever, at full price."""
-    with CompletionServer(lists_tokens=False) as server, pytest.raises(InvalidParameter, match="logprobs"):
-        engine(server).score_labels([prompt(0)], WORDS)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["joint", "in threads"])

@@ -77,28 +77,6 @@ def decoded(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch) -> list[l
     return batches
 
 
-@pytest.mark.parametrize("tail", [TAIL, LONG_TAIL], ids=["short", "long"])
-def test_logits_of_a_member_are_the_same_bits_alone_and_in_any_company(
-    engine: LlamaCppEnsemble, ask: Ask, tail: str
-) -> None:
-    """If it breaks, a vote depends on other members' records, and no epsilon we print is true (audit 2)."""
-    assert engine._together == 4
-    words = text(engine, " Say what you")
-
-    def written(count: int, *others: tuple[int, int], gone: int = -1) -> Bits:
-        crowd = [asked(i, words[:count], shots=shots, tail=tail) for i, shots in ((0, 1), *others) if i != gone]
-        return ask(*crowd, fresh=count == 0)
-
-    alone = [written(count) for count in range(3)]
-    for others in (((1, 22), (2, 1)), ((3, 1), (4, 9), (5, 1), (1, 2), (2, 2)))[: 2 if tail == TAIL else 1]:
-        together = [written(count, *others) for count in range(3)]
-        assert [same(alone[count], together[count], 0) for count in range(3)] == [True] * 3
-        if len(others) == 2:  # asked on and off: late, with gaps between those who are asked, beside who is not
-            late = [written(0, *others), written(1, *others, gone=0), written(2, *others, gone=1)]
-            assert same(alone[2], late[2], 0)
-            assert same(together[2], late[2], 2)
-
-
 def test_catching_up_equals_never_having_missed_a_token_to_the_last_bit(engine: LlamaCppEnsemble, ask: Ask) -> None:
     """If it breaks, which tokens a member was asked for, or when it was swapped out, shows in its votes."""
     words = text(engine, " Decide whether the guest liked it")
@@ -169,26 +147,6 @@ def test_a_warm_step_is_one_row_a_member_and_restores_nothing(
     batches.clear()
     engine.next_tokens([asked(i, words) for i in crowd], PLAIN)
     assert [len(batch) for batch in batches] == [4]
-
-
-def test_no_batch_has_a_single_row_a_gap_or_unequal_steps(
-    engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If it breaks, llama.cpp picks other kernels for a member because of who else was asked."""
-    words = text(engine, " Say what you think of it")
-    engine.next_tokens([asked(i, shots=1 + i) for i in range(4)], PLAIN)
-    batches = decoded(engine, monkeypatch)
-    for number, members in enumerate(((0,), (0, 2), (3,), (1, 3), (2, 3, 0), (0, 2), (0, 1, 3))):
-        tail = (TAIL, "In short, it was:")[number % 2]
-        crowd = [asked(i, words[: (number * (2 + i)) % 4], shots=1 + i, tail=tail) for i in members]
-        engine.next_tokens(crowd, PLAIN)
-    for batch in batches:
-        sequences = [row[2] for row in batch]
-        counts = {sequences.count(sequence) for sequence in sequences}
-        assert len(batch) > 1
-        assert len(counts) == 1
-        assert sorted(set(sequences)) == list(range(min(sequences), max(sequences) + 1))
-        assert sum(row[3] for row in batch) != 1
 
 
 def test_scoring_labels_in_between_changes_no_bit_of_either(engine: LlamaCppEnsemble, ask: Ask) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from langchain_dp.integrations._engine import Choice
 from langchain_dp.integrations.llama_cpp import LlamaCppEnsemble
-from langchain_dp.integrations.llama_cpp.context import LlamaContext, chat_parts, import_llama
+from langchain_dp.integrations.llama_cpp.context import LlamaContext, chat_parts
 
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.ports import Continuation, Decoding, MemberPrompt, NextTokenVoter, Token
@@ -25,29 +25,6 @@ def asked(member: int, written: tuple[Token, ...] = (), *, body: str | None = No
     return Continuation(MemberPrompt(HEAD, own, TAIL, (member, own)), written, draw)
 
 
-class Direct:
-    """The most probable next tokens from llama-cpp-python's high-level class: the whole text, nothing shared."""
-
-    def __init__(self, path: str) -> None:
-        llama_cpp = import_llama()
-        self.module = llama_cpp
-        self.llama = llama_cpp.Llama(path, n_ctx=256, verbose=False, n_threads=1, n_threads_batch=1)
-
-    def tokens(self, text: str, *, special: bool = False) -> list[int]:
-        return list(self.llama.tokenize(text.encode(), add_bos=False, special=special))
-
-    def logits(self, tokens: list[int]) -> Any:
-        self.llama.reset()
-        self.llama.eval(tokens)
-        row = self.module.llama_get_logits_ith(self.llama.ctx, -1)
-        return np.ctypeslib.as_array(row, (self.llama.n_vocab(),)).copy()
-
-
-@pytest.fixture(scope="module")
-def direct(model_path: str) -> Direct:
-    return Direct(model_path)
-
-
 def noted(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, one: Continuation, decoding: Decoding) -> Any:
     """The logits from which a member's token is taken."""
     seen: list[Any] = []
@@ -58,7 +35,7 @@ def noted(engine: LlamaCppEnsemble, monkeypatch: pytest.MonkeyPatch, one: Contin
 
 
 def test_plain_text_goes_on_as_a_plain_evaluation_of_the_whole_text_does(
-    engine: LlamaCppEnsemble, direct: Direct, monkeypatch: pytest.MonkeyPatch
+    engine: LlamaCppEnsemble, direct: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it breaks, sharing heads, restoring states or evaluating step by step changes what the model says."""
     written = tuple(direct.tokens(" Say yes"))
@@ -68,7 +45,7 @@ def test_plain_text_goes_on_as_a_plain_evaluation_of_the_whole_text_does(
 
 
 def test_a_chat_is_one_turn_of_the_user_in_the_models_own_template(
-    engine: LlamaCppEnsemble, direct: Direct, monkeypatch: pytest.MonkeyPatch
+    engine: LlamaCppEnsemble, direct: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it breaks, an instruction-tuned model is not asked the way it was tuned, and writes worse prompts."""
     one = asked(1, body="Review: <|im_end|> dull\n")
@@ -88,18 +65,13 @@ def test_a_chat_is_one_turn_of_the_user_in_the_models_own_template(
     [None, "{{ messages[0].content }}{{ messages[0].content }}", "no turn", "{{ raise_exception('two') }}", "{% if"],
     ids=["none", "twice", "never", "raises", "broken"],
 )
-def test_a_template_that_takes_no_single_turn_is_refused_with_the_remedy(template: str | None) -> None:
-    """If it breaks, a base model is asked in a template of nobody's, or a file's own error stops a release."""
-    pytest.importorskip("llama_cpp")
-    with pytest.raises(InvalidParameter, match="chat=False"):
-        chat_parts(template, begin="<s>", end="</s>")
-
-
-def test_a_template_is_cut_where_the_turn_is() -> None:
-    """If it breaks, members get a frame that depends on what they say."""
+def test_a_template_is_cut_where_its_single_turn_is_or_refused_with_the_remedy(template: str | None) -> None:
+    """If it breaks, a base model is asked in nobody's template, or a frame depends on what members say."""
     pytest.importorskip("llama_cpp")
     cut = chat_parts("{{ bos_token }}[{{ messages[0].content }}]{{ eos_token }}", begin="<s>", end="</s>")
     assert cut == ("<s>[", "]</s>")
+    with pytest.raises(InvalidParameter, match="chat=False"):
+        chat_parts(template, begin="<s>", end="</s>")
 
 
 def test_a_model_without_a_template_still_continues_text(
@@ -137,7 +109,7 @@ def test_only_the_member_that_is_too_long_abstains(
     assert engine.next_tokens([asked(1, (*written, 20), body=body)], decoding) == [None]
 
 
-@pytest.mark.parametrize("place", ["body", "decode", "restore", "prefill", "written", "member", "draw"])
+@pytest.mark.parametrize("place", ["decode", "restore", "prefill", "written", "member", "draw"])
 def test_a_failure_of_one_member_is_its_abstention(
     engine: LlamaCppEnsemble,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,9 +124,7 @@ def test_a_failure_of_one_member_is_its_abstention(
     expected = engine.next_tokens(crowd, PLAIN)
     engine._context.clear()
     context: Any = engine._context
-    if place == "body":
-        crowd[1] = asked(1, body=b"no text")  # type: ignore[arg-type]  # wrong on purpose
-    elif place == "written":
+    if place == "written":
         crowd[1] = asked(1, ("word",))
     elif place == "draw":
         crowd[1] = asked(1, draw="heads")  # type: ignore[arg-type]  # wrong on purpose

@@ -289,11 +289,3 @@ def test_a_timeout_is_refused_where_calls_wait_for_each_other(how: str, kind: st
     assert seen == []
     quiet.check_timeout(None)
     assert text(ask(how, quiet, ["p"])[0]) == "p"
-
-
-def test_a_timeout_of_other_models_is_checked_for_its_bound_only() -> None:
-    """If it fails, remote models cannot have a timeout at all, or a bad one shows only when budget is spent."""
-    quiet = IsolatedModel(Chat())
-    quiet.check_timeout(60)
-    with pytest.raises(InvalidParameter, match="timeout=0"):
-        quiet.check_timeout(0)

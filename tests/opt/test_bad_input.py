@@ -55,6 +55,7 @@ from langchain_dp.opt import DLNSettings, OptPrompts, PromptAlternative
         ({"num_prompts": "5"}, r"num_prompts='5' to be a number, got a str. Write 5"),
         ({"progress": "yes"}, r"progress='yes' to be one of"),
         ({"sampling": "some"}, r"sampling='some' to be one of"),
+        ({"budget": ADD_OR_REMOVE, "sampling": "resample"}, r'partitions=16 to be absent: "resample"'),
         ({"sampling_probability": 0.0}, r"probability=0.0"),
         ({"sampling_probability": 1.1}, r"probability=1.1"),
         *(
@@ -77,9 +78,14 @@ def test_a_setting_out_of_bounds_is_refused_at_once(changes: dict[str, Any], mes
         optimizer(**changes)
 
 
-def test_a_mistyped_argument_is_refused() -> None:
-    """If it breaks, a typing mistake in the name of an argument is swallowed."""
+def test_a_mistyped_argument_and_what_is_not_there_yet_are_refused() -> None:
+    """If it breaks, a typing mistake is swallowed, a certificate printed for nothing, or a name breaks a ledger."""
     made = optimizer()
+    with pytest.raises(InvalidParameter, match=r"a run to have started. Call invoke"):
+        made.certificate()
+    for name in ("", "two\nlines", "x" * 201, 5):
+        with pytest.raises(LangChainDPError, match=r"name.* to be 1 to"):
+            optimizer(name=name)
     with pytest.raises(InvalidParameter, match=r"no argument epsilon=\. Give budget=PrivacyBudget"):
         optimizer(epsilon=3.0)
     with pytest.raises(InvalidParameter, match=r"no further arguments, got \['stop'\]"):
@@ -261,25 +267,6 @@ def test_thresholds_that_miss_more_than_delta_are_refused(calls: int) -> None:
 def test_an_epsilon0_alone_chooses_its_delta0() -> None:
     """If it breaks, delta0 is left at nothing, or takes all of delta."""
     assert optimizer(delta0=None).plan(examples()).token.delta0 == pytest.approx(0.1 * 0.1 / 16)
-
-
-def test_partitions_mean_nothing_when_resampling() -> None:
-    """If it breaks, a setting is ignored without a word."""
-    with pytest.raises(InvalidParameter, match=r'partitions=16 to be absent: "resample"'):
-        optimizer(budget=ADD_OR_REMOVE, sampling="resample").invoke(examples())
-
-
-def test_a_name_that_no_ledger_can_hold_is_refused() -> None:
-    """If it breaks, the name of a plan carries a line break into the ledger."""
-    for name in ("", "two\nlines", "x" * 201, 5):
-        with pytest.raises(LangChainDPError, match=r"name.* to be 1 to"):
-            optimizer(name=name)
-
-
-def test_nothing_is_promised_before_a_run() -> None:
-    """If it breaks, a certificate is printed for nothing."""
-    with pytest.raises(InvalidParameter, match=r"a run to have started. Call invoke"):
-        optimizer().certificate()
 
 
 def test_records_are_copied_when_a_run_starts() -> None:

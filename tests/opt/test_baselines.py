@@ -120,18 +120,14 @@ class Scripted:
         return [[self.scores.get(instruction, -9.0)] * 2 for _ in texts]
 
 
-def dln(forward: Any, engine: WordEngine, **settings: int) -> DLN1:
-    return DLN1(
-        engine,
-        forward,
-        prompts=OptPrompts(),
-        labels=LABELS,
-        settings=DLNSettings(
-            **{"steps": 1, "prompts_per_step": 2, "demonstrations": 4, "max_new_tokens": 6} | settings
-        ),
-        text=Text(engine, Decoding(), ["\n"]),
-        rng=random.Random(3),
-    )
+def dln(forward: Any, engine: WordEngine, teaching: int = 20, advance: Any = lambda: None, **settings: int) -> str:
+    """What a run makes of "Start.", with so many records that teach, and four that select."""
+    chosen = DLNSettings(**{"steps": 1, "prompts_per_step": 2, "demonstrations": 4, "max_new_tokens": 6} | settings)
+    made = DLN1(
+        engine, forward, prompts=OptPrompts(), labels=LABELS, settings=chosen,
+        text=Text(engine, Decoding(), ["\n"]), rng=random.Random(3),
+    )  # fmt: skip
+    return made.run("Start.", examples(teaching), examples(4, start=90), advance=advance)
 
 
 def written_by_step(*sentences: str) -> WordEngine:
@@ -151,10 +147,7 @@ def test_dln_keeps_the_best_by_log_probability() -> None:
     forward = Scripted({"Start.": -2.0, "Say yes.": -1.0, "Think.": -1.5, "Decide.": -0.5})
     engine = written_by_step("Say yes.", "Decide.", "Think.")
     steps: list[int] = []
-    best = dln(forward, engine, steps=3).run(
-        "Start.", examples(20), examples(4, start=90), advance=lambda: steps.append(1)
-    )
-    assert best == "Decide."
+    assert dln(forward, engine, steps=3, advance=lambda: steps.append(1)) == "Decide."
     assert len(steps) == 3
     assert forward.scored == ["Start.", "Say yes.", "Decide.", "Think."]  # each one once
 
@@ -162,19 +155,14 @@ def test_dln_keeps_the_best_by_log_probability() -> None:
 def test_the_current_instruction_stays_in_the_race() -> None:
     """If it breaks, a bad round throws away the best instruction so far."""
     forward = Scripted({"Start.": -1.0, "Say yes.": -2.0})
-    assert dln(forward, written_by_step("Say yes."), steps=4).run(
-        "Start.", examples(20), examples(4), advance=lambda: None
-    ) == "Start."  # fmt: skip
-    silent = WordEngine(lambda place, asked: None)
-    assert dln(forward, silent).run("Start.", examples(20), examples(4), advance=lambda: None) == "Start."
+    assert dln(forward, written_by_step("Say yes."), steps=4) == "Start."
+    assert dln(forward, WordEngine(lambda place, asked: None)) == "Start."
 
 
 def test_dln_shows_a_batch_with_the_models_answers_and_samples_from_it() -> None:
     """If it breaks, DLN-1 is another algorithm: its leak is measured for nothing."""
     engine = written_by_step("Say yes.")
-    dln(Scripted({}), engine, demonstrations=5, prompts_per_step=3).run(
-        "Start.", examples(20), examples(4, start=90), advance=lambda: None
-    )
+    dln(Scripted({}), engine, demonstrations=5, prompts_per_step=3)
     bodies = {asked.prompt.body for call in engine.calls for asked in call}
     [body] = bodies
     assert len(notes([body])) == 5
@@ -201,13 +189,8 @@ def test_dln_without_records_that_select_or_teach_is_refused(count: int, share: 
 def test_dln_stops_where_a_candidate_ends() -> None:
     """If it breaks, a candidate goes on beyond its end, its length or a stop string."""
     engine = written_by_step("Say yes or no if not.\nInput")
-    dln(Scripted({}), engine, prompts_per_step=1, max_new_tokens=4).run(
-        "Start.", examples(8), examples(2), advance=lambda: None
-    )
+    dln(Scripted({}), engine, 8, prompts_per_step=1, max_new_tokens=4)
     assert len(engine.calls) == 4
     engine = written_by_step("Say.\nInput")
-    forward = Scripted({"Say.": -0.5})
-    assert dln(forward, engine, prompts_per_step=1).run(
-        "Start.", examples(8), examples(2), advance=lambda: None
-    ) == "Say."  # fmt: skip
+    assert dln(Scripted({"Say.": -0.5}), engine, 8, prompts_per_step=1) == "Say."
     assert len(engine.calls) == 3

@@ -50,7 +50,12 @@ def test_neighbors_under_add_or_remove_reserve_the_same(sampling: Any) -> None:
 
 
 def test_neighbors_under_replace_one_reserve_the_same() -> None:
-    """If it breaks, what a record says changes the noise."""
+    """If it breaks, what a record says changes the noise, or their number gives other noise than the records."""
+    made = optimizer(budget=PrivacyBudget(8.0, 1e-3), **DERIVED)
+    one, same = made.plan(400), made.plan(examples(400))
+    for field in ("budget", "scheme", "token", "selection", "max_calls", "training", "validation"):
+        assert getattr(one, field) == getattr(same, field)
+    assert (one.training, one.validation) == (320.0, 80.0)
     other = examples(400)
     other[7] = {"text": "word " * 500, "label": "positive"}
     budget = PrivacyBudget(8.0, 1e-3)
@@ -153,15 +158,6 @@ def test_a_plan_shows_what_a_run_reserves_and_reserves_nothing(budget: PrivacyBu
     assert str(made.plan(examples())) == str(report)
 
 
-def test_a_plan_by_number_is_the_plan_by_examples() -> None:
-    """If it breaks, the number of examples gives other noise than the examples."""
-    made = optimizer(budget=PrivacyBudget(8.0, 1e-3), **DERIVED)
-    one, other = made.plan(400), made.plan(examples(400))
-    for field in ("budget", "scheme", "token", "selection", "max_calls", "training", "validation"):
-        assert getattr(one, field) == getattr(other, field)
-    assert (one.training, one.validation) == (320.0, 80.0)
-
-
 def test_a_plan_tells_whether_votes_can_win() -> None:
     """If it breaks, the chances in the plan are not those of the mechanism."""
     report = optimizer().plan(examples())
@@ -219,10 +215,11 @@ def test_resampling_is_for_add_or_remove_only() -> None:
         assert engine.shown == []
 
 
-def test_a_weak_promise_says_so() -> None:
+def test_a_weak_promise_says_so_also_after_a_restart(tmp_path: Path) -> None:
     """If it breaks, hardly anything is promised for a prompt, and neither plan nor run nor certificate says it."""
     said = ["epsilon=200 is above 10", "delta=0.1 is not below one over the number of records"]
-    made = optimizer()
+    ledger = PrivacyLedger(PrivacyBudget(200.0, 0.1), tmp_path / "ledger")
+    made = optimizer(ledger=ledger)
     for act in (lambda: made.plan(examples()), lambda: made.invoke(examples())):
         with pytest.warns(UserWarning, match="The promise is weak") as warned:
             act()
@@ -230,19 +227,10 @@ def test_a_weak_promise_says_so() -> None:
     for each in said:
         assert f"WARNING      {each}" in str(made.plan(examples()))
         assert [each in note for note in made.certificate().notes].count(True) == 1
-
-
-def test_a_weak_promise_is_weak_after_a_restart(tmp_path: Path) -> None:
-    """If it breaks, an auditor who asks for the certificate later does not read that delta is large."""
-    notes = []
-    for again in (False, True):
-        with PrivacyLedger(PrivacyBudget(200.0, 0.1), tmp_path / "ledger") as ledger:
-            made = optimizer(ledger=ledger)
-            if not again:
-                made.invoke(examples())
-            notes.append(made.certificate().notes)
-    assert notes[0] == notes[1]
-    assert any("not below one over the number of records" in note for note in notes[1])
+    notes = made.certificate().notes
+    ledger.close()
+    with PrivacyLedger(PrivacyBudget(200.0, 0.1), tmp_path / "ledger") as again:
+        assert optimizer(ledger=again).certificate().notes == notes
 
 
 def test_where_the_number_of_records_is_private_no_warning_depends_on_it() -> None:

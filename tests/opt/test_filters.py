@@ -42,6 +42,10 @@ def test_a_candidate_is_dropped_for_a_reason(candidate: str, complete: bool, fau
     """If it breaks, an echo of the request, half a sentence or a sentence about nothing becomes the prompt."""
     found = candidate_fault(candidate, instruction=START, words=LABELS, prompts=OptPrompts(), complete=complete)
     assert found == fault
+    shared = "An input text into an output text: read the review."
+    said = {"words": LABELS, "prompts": OptPrompts()}
+    assert candidate_fault(shared, instruction=shared, **said) == ""  # type: ignore[arg-type]  # what the task itself says
+    assert candidate_fault(shared, instruction=START, **said) == "it repeats the request"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -60,14 +64,6 @@ def test_a_candidate_in_any_writing_is_kept(candidate: str, instruction: str, wo
     said = {"instruction": instruction, "words": words, "prompts": OptPrompts(), "complete": complete}
     assert candidate_fault(candidate, **said) == ""  # type: ignore[arg-type]  # of several types
     assert candidate_fault("请用更少的词。", **said) == "it no longer names the task"  # type: ignore[arg-type]
-
-
-def test_what_the_initial_instruction_says_itself_is_no_echo() -> None:
-    """If it breaks, a public word that request and task share drops every candidate."""
-    shared = "An input text into an output text: read the review."
-    said = {"words": LABELS, "prompts": OptPrompts()}
-    assert candidate_fault(shared, instruction=shared, **said) == ""  # type: ignore[arg-type]  # of several types
-    assert candidate_fault(shared, instruction=START, **said) == "it repeats the request"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("written", ["Say yes or no.", "Classify this, good film."])
@@ -185,8 +181,10 @@ def text(engine: WordEngine | None = None, stop: Sequence[str] = ("\n",), **deco
     return Text(engine or WordEngine(), Decoding(**decoding), stop)
 
 
-def test_an_instruction_ends_before_the_first_stop_string() -> None:
-    """If it breaks, what follows the instruction is handed over with it."""
+def test_an_instruction_ends_before_the_first_stop_string_or_half_a_letter() -> None:
+    """If it breaks, what follows the instruction is handed over with it, or it ends in a replacement character."""
+    assert text().instruction([*WordEngine().tokenize("Say"), 2]) == "Say"
+    assert text().instruction([*WordEngine().tokenize("Say"), 2, 3]) == "Say\u00e9"
     engine = WordEngine()
     for said, left in [
         ("Say yes.\nInput: Read", "Say yes."),
@@ -200,12 +198,6 @@ def test_an_instruction_ends_before_the_first_stop_string() -> None:
     both = text(engine, ["Input", "\n"])
     assert both.instruction(engine.tokenize(["Say", "Input", "\n"])) == "Say"
     assert text(engine, ()).instruction(engine.tokenize("Say\n\nRead")) == "Say\n\nRead"
-
-
-def test_half_a_letter_at_the_end_is_cut() -> None:
-    """If it breaks, an instruction ends in a replacement character."""
-    assert text().instruction([*WordEngine().tokenize("Say"), 2]) == "Say"
-    assert text().instruction([*WordEngine().tokenize("Say"), 2, 3]) == "Say\u00e9"
 
 
 def test_a_candidate_does_not_begin_with_its_end() -> None:
@@ -253,14 +245,10 @@ def test_four_words_in_a_row_or_a_heading(text: str, repeats: bool) -> None:
     ],
 )
 def test_no_text_repeats_that_was_not_near_it_one_token_before(tokens: list[str]) -> None:
-    """If it breaks, the token that makes a text repeat is drawn, as nobody looked."""
-    texts = ["".join(tokens[:at]) for at in range(len(tokens) + 1)]
-    repeating = next(at for at, text in enumerate(texts) if ECHO(text))
-    assert ECHO.near(texts[repeating - 1])
-
-
-def test_a_text_of_its_own_is_not_looked_at() -> None:
-    """If it breaks, the whole vocabulary is spelt for every token of every text."""
+    """If it breaks, the token that makes a text repeat is drawn, or the vocabulary is spelt for every token."""
     assert not any(ECHO.near(text) for text in ("Is it a good film", "Say of", "in", "#1 of all"))
     assert not Echo().near("")
     assert not Echo()("")
+    texts = ["".join(tokens[:at]) for at in range(len(tokens) + 1)]
+    repeating = next(at for at, text in enumerate(texts) if ECHO(text))
+    assert ECHO.near(texts[repeating - 1])

@@ -271,13 +271,19 @@ def test_the_journal_says_nothing_of_a_private_number_of_records(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["my run", "a/b", "../up", "日本語", "x" * 200, ".", "dp-opt"])
 def test_any_name_of_a_plan_gives_a_run_beside_the_others(name: str, tmp_path: Path) -> None:
-    """If it breaks, a name leads out of the folder, or is too long for a file, or two names share one."""
+    """If it breaks, a name leads out of the folder, or two names share tokens, a split or a charge."""
     other = name[:-1] + "?"
     for each in (name, other):
         with ledger_in(tmp_path) as ledger:
             optimizer(ledger=ledger, name=each, budget=PrivacyBudget(100.0, 0.05)).invoke(examples())
     assert len(list(tmp_path.glob("ledger.db.*.run.lock"))) == 2
     assert [json.loads(text)["settings"]["name"] for text in journals(tmp_path / "ledger.db")] == [name, other]
+    with ledger_in(tmp_path) as ledger:
+        assert used(ledger, name) == used(ledger, other) == {"training": 12, "validation": 1}
+        runs = [Journal.load(ledger, plan) for plan in ledger.plans()]
+        assert len({run.key for run in runs if run is not None}) == 2
+        assert len({run.masked_key for run in runs if run is not None}) == 2
+        assert ledger.reserved() == (200.0, 0.1)
 
 
 @on_both
@@ -331,16 +337,3 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_spent(
             made.invoke(examples())
         assert ledger.plans() == []
     assert engine.shown == []
-
-
-def test_runs_of_two_names_on_one_ledger_are_two_runs(tmp_path: Path) -> None:
-    """If it breaks, two optimizers of different names share tokens, a split or a charge."""
-    half = PrivacyBudget(100.0, 0.05)
-    with ledger_in(tmp_path) as ledger:
-        for name in ("one", "two"):
-            optimizer(ledger=ledger, name=name, budget=half).invoke(examples())
-        assert used(ledger, "one") == used(ledger, "two") == {"training": 12, "validation": 1}
-        runs = [Journal.load(ledger, plan) for plan in ledger.plans()]
-        assert len({run.key for run in runs if run is not None}) == 2
-        assert len({run.masked_key for run in runs if run is not None}) == 2
-        assert ledger.reserved() == (200.0, 0.1)

@@ -73,7 +73,7 @@ def test_one_record_raises_each_count_by_at_most_one_and_lowers_none(count: int,
 
 
 def test_a_record_that_fails_the_whole_batch_spoils_nobody_elses_answer() -> None:
-    """If it breaks, one record takes all counts down by the size of a batch."""
+    """If it breaks, one record takes all counts down by the size of a batch, or NaN from the model is an answer."""
 
     class Choking(WordEngine):
         def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
@@ -85,18 +85,6 @@ def test_a_record_that_fails_the_whole_batch_spoils_nobody_elses_answer() -> Non
     rest = [row for row in rows if "note 003" not in row["text"]]
     assert counts(rows, Choking()) == counts(rest)
 
-
-def test_equal_candidates_get_equal_counts_and_are_asked_once() -> None:
-    """If it breaks, a candidate that was written twice is evaluated twice, or gets another count."""
-    engine = Looking()
-    found = correct_answers(forward(engine), CANDIDATES, examples(8), prompts=PROMPTS, labels=LABELS)
-    assert found[0] == found[3]
-    assert set(Counter(note for body in engine.shown for note in notes([body])).values()) == {3}
-
-
-def test_a_broken_score_counts_as_no_answer() -> None:
-    """If it breaks, a NaN from the model is an answer, or an error after the charge."""
-
     class Strange(WordEngine):
         def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
             rows = super().score_labels(prompts, words, **options)
@@ -104,6 +92,14 @@ def test_a_broken_score_counts_as_no_answer() -> None:
 
     assert forward(Strange()).predict("Say yes.", ["note 1", "a film", "note 2"])[::2] == [None, None]
     assert counts(examples(6), Strange()) == [0] * 4
+
+
+def test_equal_candidates_get_equal_counts_and_are_asked_once() -> None:
+    """If it breaks, a candidate that was written twice is evaluated twice, or gets another count."""
+    engine = Looking()
+    found = correct_answers(forward(engine), CANDIDATES, examples(8), prompts=PROMPTS, labels=LABELS)
+    assert found[0] == found[3]
+    assert set(Counter(note for body in engine.shown for note in notes([body])).values()) == {3}
 
 
 def test_calibration_divides_by_texts_without_content() -> None:

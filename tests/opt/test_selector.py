@@ -77,8 +77,19 @@ def test_a_choice_at_random_says_so_before_it_is_paid_for() -> None:
         selector().optimize(examples())
 
 
-def test_words_are_by_labels_of_every_kind() -> None:
-    """If it breaks, labels that are numbers cannot be given words, as those of an ICLPrompt can."""
+def test_alternatives_and_words_are_taken_in_every_form() -> None:
+    """If it breaks, labels that are numbers get no words, or what stands in a file for --alternatives is refused."""
+    given = {"positive": "good", "negative": "bad"}
+    made = alternatives([{"instruction": "Say which.", "words": given}, {"words": given}, "Say it."])
+    assert made == (
+        PromptAlternative("Say which.", given),
+        PromptAlternative(words=given),
+        PromptAlternative("Say it."),
+    )
+    fitted: dict[str, Any] = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION, "progress": False}
+    fitted |= {"budget": PrivacyBudget(8.0), "examples_count": 400}
+    read_once = DPPromptOptimizer.auto(**fitted, alternatives=(each for each in OTHERS))
+    assert len(read_once.settings.alternatives) == len(OTHERS)
     assert PromptAlternative(words={0: "bad", True: "good"}).words == {"0": "bad", "True": "good"}
     assert OptPrompts(words={0: "bad", True: "good"}).words == {"0": "bad", "True": "good"}
     with pytest.raises(InvalidParameter, match="one line of text by label"):
@@ -195,17 +206,6 @@ def test_alternatives_are_candidates_of_what_is_written() -> None:
     ]
 
 
-def test_alternatives_may_be_written_as_the_command_reads_them() -> None:
-    """If it breaks, what stands in a file for --alternatives is refused by the class."""
-    words = {"positive": "good", "negative": "bad"}
-    made = alternatives([{"instruction": "Say which.", "words": words}, {"words": words}, "Say it."])
-    assert made == (
-        PromptAlternative("Say which.", words),
-        PromptAlternative(words=words),
-        PromptAlternative("Say it."),
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -301,14 +301,6 @@ def test_an_instruction_that_leaves_no_room_for_records_is_refused_before_the_ch
     with pytest.raises(InvalidParameter, match="to leave 21 tokens for a record, but it leaves 16"):
         long.optimize(examples())
     assert ledger.plans() == []
-
-
-def test_alternatives_that_are_read_once_are_chosen_among() -> None:
-    """If it breaks, a fitted run is one without them, and nobody is told."""
-    fitted = {"model": WordEngine(), "labels": LABELS, "instruction": INSTRUCTION, "progress": False}
-    fitted |= {"budget": PrivacyBudget(8.0), "examples_count": 400}
-    made = DPPromptOptimizer.auto(**fitted, alternatives=(each for each in OTHERS))
-    assert len(made.settings.alternatives) == len(OTHERS)
 
 
 def test_a_choice_that_fits_is_refused_where_it_would_be_one_at_random() -> None:

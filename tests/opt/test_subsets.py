@@ -93,15 +93,6 @@ def test_the_split_is_whole_disjoint_and_of_its_key(even: bool) -> None:
     assert len(validation) == 100 if even else 46 < len(validation) < 154
 
 
-def test_own_coins_keep_every_other_record_in_its_part() -> None:
-    """If it breaks, a record that joins or is forgotten moves others to the other part."""
-    key = secrets.token_bytes(32)
-    whole = split(IDS, 0.4, key, even=False)
-    for gone in IDS:
-        rest = split([name for name in IDS if name != gone], 0.4, key, even=False)
-        assert rest == tuple([name for name in part if name != gone] for part in whole)
-
-
 def test_fixed_subsets_come_back_under_their_key_and_dealt_ones_do_not() -> None:
     """If it breaks, a cache is used for other records than it was made of."""
     fixed = SubsetSampler(IDS, EVEN, SystemRandomness())

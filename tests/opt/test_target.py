@@ -41,29 +41,8 @@ def answering(*answers: str) -> FakeListChatModel:
     return FakeListChatModel(responses=list(answers))
 
 
-def test_why_a_model_fails_on_every_row_is_said() -> None:
-    """If it breaks, a wrong key looks like any other fault."""
-
-    class Denied(Exception):
-        status_code = 401
-
-    def refused(value: Any) -> str:
-        raise Denied("invalid key")
-
-    with pytest.raises(ModelUnavailable, match=r"Denied \(status 401\): invalid key"):
-        evaluate_prompt(TEMPLATE, RunnableLambda(refused), ROWS, LABELS)
-
-
-def test_private_rows_may_be_those_that_score() -> None:
-    """If it breaks, rows whose keys have other names cannot be scored."""
-    named = [{"body": row["text"], "kind": row["label"]} for row in ROWS]
-    rows = PrivateRecords(named, text_key="body", label_key="kind")
-    right = answering("negative", "positive")
-    assert evaluate_prompt(TEMPLATE, right, rows, LABELS, max_concurrency=1).accuracy == 1.0
-
-
 def test_answers_are_compared_with_the_labels() -> None:
-    """If it breaks, accuracy is another number than the share of right answers."""
+    """If it breaks, accuracy is no share of right answers, or right labels and answers change places in the table."""
     right = answering("negative", "positive")
     score = evaluate_prompt(TEMPLATE, right, ROWS, LABELS, max_concurrency=1)
     assert score == PromptScore(1.0, 0.0, 1.0, 8)
@@ -72,22 +51,6 @@ def test_answers_are_compared_with_the_labels() -> None:
     assert (score.accuracy, score.answered, score.rows) == (0.5, 0.75, 8)
     assert score.standard_error == pytest.approx(math.sqrt(0.25 / 8))
     assert str(score) == "accuracy 0.500 +- 0.177 on 8 rows (75% of the answers named one label)"
-
-
-def test_a_constant_answer_is_seen() -> None:
-    """If it breaks, a prompt that says one label to everything passes for one that knows half of the answers."""
-    score = evaluate_prompt(TEMPLATE, answering("positive"), ROWS, LABELS)
-    assert score.always == "positive"
-    assert "always says 'positive'" in str(score)
-    assert evaluate_prompt(TEMPLATE, answering("positive"), ROWS[1::2], LABELS).always is None  # as the rows do
-    assert evaluate_prompt(TEMPLATE, answering("I do not know"), ROWS, LABELS).always is None
-    assert evaluate_prompt(TEMPLATE, answering("positive", "negative"), ROWS, LABELS, max_concurrency=1).always is None
-
-
-def test_the_table_shows_which_label_is_said_for_which() -> None:
-    """If it breaks, right labels and answers change places, or answers without a label are lost."""
-    said = answering("negative", "negative", "I do not know", "It is positive.")
-    score = evaluate_prompt(TEMPLATE, said, ROWS, LABELS, max_concurrency=1)
     assert score.confusion == {
         "negative": {"negative": 2, "positive": 0, "": 2},
         "positive": {"negative": 2, "positive": 2, "": 0},
@@ -98,6 +61,16 @@ def test_the_table_shows_which_label_is_said_for_which() -> None:
         ["positive", "2", "2", "0"],
     ]
     assert json.dumps(dict(score.confusion))
+
+
+def test_a_constant_answer_is_seen() -> None:
+    """If it breaks, a prompt that says one label to everything passes for one that knows half of the answers."""
+    score = evaluate_prompt(TEMPLATE, answering("positive"), ROWS, LABELS)
+    assert score.always == "positive"
+    assert "always says 'positive'" in str(score)
+    assert evaluate_prompt(TEMPLATE, answering("positive"), ROWS[1::2], LABELS).always is None  # as the rows do
+    assert evaluate_prompt(TEMPLATE, answering("I do not know"), ROWS, LABELS).always is None
+    assert evaluate_prompt(TEMPLATE, answering("positive", "negative"), ROWS, LABELS, max_concurrency=1).always is None
 
 
 def test_words_stand_for_labels() -> None:
@@ -124,7 +97,16 @@ def test_a_call_that_fails_is_wrong_and_raises_nothing() -> None:
 
 
 def test_a_model_that_never_answers_is_no_bad_prompt() -> None:
-    """If it breaks, a wrong key or an outage is taken for a prompt that is worth nothing."""
+    """If it breaks, a wrong key or an outage is taken for a prompt that is worth nothing, or looks like any fault."""
+
+    class Denied(Exception):
+        status_code = 401
+
+    def refused(value: Any) -> str:
+        raise Denied("invalid key")
+
+    with pytest.raises(ModelUnavailable, match=r"Denied \(status 401\): invalid key"):
+        evaluate_prompt(TEMPLATE, RunnableLambda(refused), ROWS, LABELS)
 
     def act(prompt: str) -> None:
         raise ValueError(prompt)
@@ -149,6 +131,11 @@ def test_labels_and_prompts_of_every_kind_are_scored() -> None:
     assert whole.answered == 1.0
     tuples = [namedtuple("Row", row)(**row) for row in ROWS]  # as PrivateRecords takes them
     assert evaluate_prompt(TEMPLATE, answering(*LABELS), tuples, LABELS, max_concurrency=1).answered == 1.0
+    named = [{"body": row["text"], "kind": row["label"]} for row in ROWS]
+    records = PrivateRecords(named, text_key="body", label_key="kind")
+    assert evaluate_prompt(TEMPLATE, answering(*LABELS), records, LABELS, max_concurrency=1).accuracy == 1.0
+    template = optimizer(budget=BUDGET).invoke(examples())
+    assert evaluate_prompt(template, answering("positive"), ROWS, LABELS).accuracy == 0.5
     for bad in ({"rows": [None]}, {"rows": [{**ROWS[0], "text": None}]}, {"labels": "ab"}, {"prompt": None}):
         given: dict[str, Any] = {"prompt": TEMPLATE, "rows": ROWS, "labels": LABELS} | bad
         with pytest.raises(InvalidParameter):
@@ -217,12 +204,6 @@ def test_a_result_is_scored_under_its_own_labels_only(several: OptimizedPrompt) 
     rows = [{"text": "a", "label": "good"}, {"text": "b", "label": "bad"}]
     with pytest.raises(InvalidParameter, match=r"labels=\['good', 'bad'\].*\['negative', 'positive'\]"):
         evaluate_prompt(several, model, rows, ["good", "bad"])
-
-
-def test_what_an_optimizer_wrote_can_be_scored() -> None:
-    """If it breaks, optimizer, prompt and score do not fit together."""
-    template = optimizer(budget=BUDGET).invoke(examples())
-    assert evaluate_prompt(template, answering("positive"), ROWS, LABELS).accuracy == 0.5
 
 
 # --------------------------------------------------------------------------------------------- choose_for_target

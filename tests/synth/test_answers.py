@@ -15,7 +15,7 @@ import pytest
 from fakes.scorer import WORDS, WordScorer
 from fakes.stops import press_ctrl_c
 from fakes.synthesizers import ANSWERS as BUDGET
-from fakes.synthesizers import generator
+from fakes.synthesizers import entries, generator
 from fakes.synthesizers import replies as rows
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
@@ -33,23 +33,25 @@ from langchain_dp.errors import (
 from langchain_dp.mechanisms import ClippedSum
 from langchain_dp.synth import AnswerPrompts, DPAnswerGenerator
 
-
-def entries(ledger: PrivacyLedger) -> int:
-    return sum(entry.count for entry in ledger.entries())
+ADD_OR_REMOVE = PrivacyBudget(8.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)
 
 
-async def asked(chain: DPAnswerGenerator, face: str, questions: list[str]) -> list[str]:
-    if face == "invoke":
-        return [chain.invoke(question) for question in questions]
+async def asked(chain: DPAnswerGenerator, face: str, questions: list[str], user_id: str | None = None) -> list[str]:
+    config: RunnableConfig = {"configurable": {"user_id": user_id}} if user_id else {}
     if face == "batch":
-        return chain.batch(questions)
-    if face == "stream":
-        return ["".join(chain.stream(question)) for question in questions]
-    if face == "ainvoke":
-        return [await chain.ainvoke(question) for question in questions]
+        return chain.batch(questions, config)
     if face == "abatch":
-        return await chain.abatch(questions)
-    return ["".join([piece async for piece in chain.astream(question)]) for question in questions]
+        return await chain.abatch(questions, config)
+    if face == "invoke":
+        return [chain.invoke(question, config) for question in questions]
+    if face == "ainvoke":
+        return [await chain.ainvoke(question, config) for question in questions]
+    if face == "stream":
+        return ["".join(chain.stream(question, config)) for question in questions]
+    if face == "tool":
+        tool = chain.as_tool(exit_behavior="error")
+        return [str(tool.invoke({"text": question}, config)) for question in questions]
+    return ["".join([piece async for piece in chain.astream(question, config)]) for question in questions]
 
 
 @pytest.mark.asyncio
@@ -68,18 +70,14 @@ async def test_every_answer_is_charged_once_on_every_face(face: str) -> None:
 
 
 def test_the_charge_comes_before_any_record_is_shown() -> None:
-    """If it breaks, a crash has leaked what nobody paid for."""
+    """If it breaks, a crash has leaked what nobody paid for, or streaming waits for the end, or loses a piece."""
     ledger = PrivacyLedger(BUDGET)
     seen: list[int] = []
     chain = generator(WordScorer(lambda bodies: seen.extend([entries(ledger)] * len(bodies[:1]))), ledger=ledger)
-    next(iter(chain.stream("one?")))
+    stream = chain.stream("one?")
+    pieces = [next(stream)]
     assert seen == [1]
-
-
-def test_pieces_leave_one_by_one_and_make_the_answer() -> None:
-    """If it breaks, streaming waits for the end, or loses a piece."""
-    chain = generator()
-    pieces = list(chain.stream("one?"))
+    pieces += stream
     assert len(pieces) >= 3
     assert "".join(pieces) == chain.invoke("one?")
 
@@ -320,8 +318,7 @@ def test_a_long_question_is_refused_before_long_records_fall_out() -> None:
 
 def test_under_add_remove_a_forgotten_record_leaves_no_trace_in_prices() -> None:
     """If it breaks, whoever asks again learns from the charge that a record was there."""
-    budget = PrivacyBudget(8.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)
-    chain = generator(budget=budget, sampling_probability=0.4)
+    chain = generator(budget=ADD_OR_REMOVE, sampling_probability=0.4)
     answer = chain.invoke("one?")
     chain.forget("#3")
     assert chain.invoke("one?") == answer
@@ -376,20 +373,17 @@ def test_a_question_that_is_none_costs_nothing(question: Any, message: str) -> N
             {"examples": [{"text": "a", "label": "b"}], "prompts": AnswerPrompts(record="{reply}"), "members": 2},
             "reply",
         ),
-        ({"budget": PrivacyBudget(3.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)}, "sampling_probability= to be given"),
+        ({"budget": ADD_OR_REMOVE}, "sampling_probability= to be given"),
+        *(({"budget": ADD_OR_REMOVE, "sampling_probability": p}, "sampling_probability") for p in (0.0, False, 2.0)),
     ],
 )
 def test_bad_input_is_named(changed: dict[str, Any], message: str) -> None:
-    """If it breaks, a mistake ends in a traceback."""
+    """If it breaks, a mistake ends in a traceback, or under add/remove a rate follows a private number."""
     with pytest.raises(InvalidParameter, match=message):
         generator(**changed)
-
-
-@pytest.mark.parametrize("fields", [{"record": "{"}, {"question": "none"}, {"end": ""}])
-def test_templates_that_are_none_are_refused(fields: dict[str, str]) -> None:
-    """If it breaks, a broken template is found out in the middle of an answer."""
-    with pytest.raises(InvalidParameter):
-        AnswerPrompts(**fields)
+    for fields in ({"record": "{"}, {"question": "none"}, {"end": ""}):
+        with pytest.raises(InvalidParameter):
+            AnswerPrompts(**fields)
 
 
 def test_a_batch_of_questions_is_looked_at_before_any_is_charged() -> None:
@@ -419,14 +413,6 @@ def test_an_answer_under_way_forgets_at_once() -> None:
     assert chain.answers_left() == 3, f"{first + rest!r} is not given again"
 
 
-def test_a_rate_of_zero_is_no_way_to_the_number_of_records() -> None:
-    """If it breaks, under add/remove the rate is derived from a private number."""
-    budget = PrivacyBudget(8.0, 1e-5, Neighbors.ADD_OR_REMOVE_ONE)
-    for rate in (0.0, False, 2.0):
-        with pytest.raises(InvalidParameter, match="sampling_probability"):
-            generator(budget=budget, sampling_probability=rate)
-
-
 def test_an_end_of_several_tokens_is_never_shown_in_part() -> None:
     """If it breaks, a stream shows the beginning of the mark that ends it."""
     writer = generator(prompts=AnswerPrompts(end=". please"))._writer
@@ -442,26 +428,14 @@ async def test_every_face_charges_the_share_of_who_asks(face: str) -> None:
     ledger, engine = PrivacyLedger(BUDGET), WordScorer()
     chain = generator(engine, ledger=ledger, quotas=Quotas(default=1))
 
-    async def ask(question: str, user_id: str | None) -> str:
-        config: RunnableConfig = {"configurable": {"user_id": user_id}} if user_id else {}
-        if face == "invoke":
-            return chain.invoke(question, config)
-        if face == "stream":
-            return "".join(chain.stream(question, config))
-        if face == "ainvoke":
-            return await chain.ainvoke(question, config)
-        if face == "tool":
-            return str(chain.as_tool(exit_behavior="error").invoke({"text": question}, config))
-        return "".join([piece async for piece in chain.astream(question, config)])
-
     with pytest.raises(PlanError, match="Say who asks"):
-        await ask("one?", None)
+        await asked(chain, face, ["one?"])
     assert (entries(ledger), engine.asked) == (0, [])
-    first = await ask("one?", "a")
+    first = await asked(chain, face, ["one?"], "a")
     with pytest.raises(QuotaExceeded, match="This user's share of the plan 'answers' is 1 releases, and 0 are left"):
-        await ask("two?", "a")
-    await ask("two?", "b")
-    assert await ask("one?", "b") == first
+        await asked(chain, face, ["two?"], "a")
+    await asked(chain, face, ["two?"], "b")
+    assert await asked(chain, face, ["one?"], "b") == first
     assert (entries(ledger), chain.answers_left(), chain.answers_left(user_id="b")) == (2, 3, 0)
     assert "users can pool their answers: the promise is the whole plan's" in chain.certificate().notes
     with pytest.raises(PlanError, match="quotas was"):
@@ -481,15 +455,11 @@ def test_a_plan_says_what_answers_cost_and_spends_nothing() -> None:
     assert f"{plan.design.noise.clip:.3g} nats" in said
     assert f"worth it?    {plan.verdict}" in said
     assert plan.to_dict()["answers"] == 5
-
-
-def test_a_plan_of_answers_that_nothing_comes_through_says_so() -> None:
-    """If it breaks, noise is sold as answers from records."""
+    assert not plan.verdict.startswith("not worth it")
     with pytest.warns(MostlyNoiseWarning):
-        plan = generator(budget=PrivacyBudget(0.1), max_queries=1_000, max_new_tokens=50).plan()
-    assert plan.verdict.startswith("not worth it")
-    assert "Ask the model alone" in plan.verdict
-    assert not generator().plan().verdict.startswith("not worth it")
+        poor = generator(budget=PrivacyBudget(0.1), max_queries=1_000, max_new_tokens=50).plan()
+    assert poor.verdict.startswith("not worth it")
+    assert "Ask the model alone" in poor.verdict
 
 
 def test_a_head_leaves_room_for_records() -> None:

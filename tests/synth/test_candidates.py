@@ -70,10 +70,6 @@ def test_the_model_writes_topics_and_then_texts() -> None:
     model = FakeListChatModel(responses=[*answers, '"I want my money back."'])
     found = write_candidates(model, "support tickets")
     assert found == ["My parcel is late.", "Where is it now?", "I want my money back."]
-
-
-def test_a_model_that_writes_no_list_is_named() -> None:
-    """If it breaks, a selection among nothing is paid for."""
     with pytest.raises(ModelUnavailable, match="one per line"):
         write_candidates(FakeListChatModel(responses=["no"]), "support tickets")
 

@@ -1,8 +1,4 @@
-"""Private answers behind the face of a chat model, also in LangChain's own suites for chat models.
-
-What cannot apply: the model releases text and nothing else, so it has no tools, no images, no JSON mode and no schema;
-its inner model is fixed when its generator is built.
-"""
+"""Private answers behind the face of a chat model, also in LangChain's own suites for chat models."""
 
 from __future__ import annotations
 
