@@ -22,7 +22,6 @@ from langchain_dp.records import label_words
 
 _NAMED = 0.8
 """Probability of a named label."""
-_EVERY = 29  # of the public texts: 41 calibrate
 # Of six prompts this one was right most often on five public tasks, by a model of 135 million parameters.
 _SCORER_PROMPT = "Categories: {names}.\n\nText: {text}\nCategory:"
 _CHAT_PROMPT = "Which of these fits the text: {names}?\n\nText: {text}\nAnswer with one of them only."
@@ -58,7 +57,7 @@ class LabelPrior:
             rows = np.array([self._name(text) for text in texts])
         else:
             if self._usual is None:
-                shown = tqdm(public_texts()[::_EVERY], desc="calibrating", unit="text", disable=None, delay=2)
+                shown = tqdm(public_texts()[::29], desc="calibrating", unit="text", disable=None, delay=2)
                 usual = np.exp([self._score(scorer, text) for text in shown]).mean(axis=0)
                 self._usual = np.log(np.maximum(usual, 1e-9))
             rows = np.array([self._score(scorer, text) for text in texts]) - self._usual
