@@ -186,6 +186,23 @@ def test_ctrl_c_in_the_queue_charges_nothing_and_gives_the_place_up(path: pathli
     assert chains(path) == ["first", "last"]
 
 
+@needs_locks
+def test_ctrl_c_while_a_wait_begins_gives_the_place_up(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, the place of a program that was interrupted early is never free: all others wait at each charge."""
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            raise KeyboardInterrupt
+
+    with sqlite_queue.turn(str(path), 1.0):
+        monkeypatch.setattr(sqlite_queue, "Thread", Interrupted)
+        with pytest.raises(KeyboardInterrupt), sqlite_queue.turn(str(path), 1.0):
+            pass
+        monkeypatch.undo()
+    in_line(path, 0)
+
+
 def test_a_queue_that_does_not_move_is_left(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it breaks, a program that was stopped as the first in line stops every other process, too."""
     monkeypatch.setattr(backend, "BUSY_SECONDS", 0.2)

@@ -270,6 +270,7 @@ def test_what_is_there_stays_and_no_folder_is_inside_itself(table: list[str], tm
     assert path.read_text() == f"{SECRET}\n"
     assert main([*arguments, "--overwrite"]) == 0
     assert path.read_text().strip() in WORDS
+    capsys.readouterr()
     (tmp_path / "a.txt").write_text("the")
     assert main([*table, "--in", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     assert "outside" in one_line(capsys.readouterr().err)

@@ -55,6 +55,9 @@ def _first_in_line(path: str, wait: float) -> int | None:
     except OSError:
         os.close(descriptor)
         return None
+    except BaseException:  # Ctrl-C
+        _leave(descriptor)
+        raise
 
 
 def _opened(path: str) -> int:
@@ -96,11 +99,10 @@ def _waited(descriptor: int, number: int | None, wait: float) -> bool:
 
     try:
         Thread(target=block, name="ledger-queue", daemon=True).start()
+        waiter.result(wait)
     except RuntimeError:  # no more threads, or the interpreter is ending
         os.close(descriptor)
         return False
-    try:
-        waiter.result(wait)
     except TimeoutError:
         return not waiter.cancel()
     except BaseException:  # Ctrl-C
