@@ -7,17 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax
-from tqdm.auto import tqdm
 
 from langchain_dp._util import validate
-from langchain_dp.aggregate.encoders import public_texts
 from langchain_dp.aggregate.features import Floats
 from langchain_dp.aggregate.readers import scorer_of
 from langchain_dp.ensemble.engine_calls import asked_publicly
 from langchain_dp.errors import InvalidParameter, ModelUnavailable
 from langchain_dp.parsing import parse_label
-from langchain_dp.ports import LabelScorer, MemberPrompt
+from langchain_dp.ports import CONTENT_FREE, LabelScorer, MemberPrompt
 from langchain_dp.records import label_words
 
 _NAMED = 0.8
@@ -28,7 +25,10 @@ _CHAT_PROMPT = "Which of these fits the text: {names}?\n\nText: {text}\nAnswer w
 
 
 class LabelPrior:
-    """Weighted log-probabilities of labels. An engine's are calibrated: divided by their mean over public texts."""
+    """Weighted log-probabilities of labels.
+
+    An engine's scores are divided by those of empty texts (Zhao et al. 2021).
+    """
 
     def __init__(
         self, model: Any, labels: Sequence[str], names: Mapping[str, str], prompt: str | None, weight: float
@@ -48,28 +48,22 @@ class LabelPrior:
         start = before.rfind("\n") + 1  # engines keep the head, so it ends where no token spans it
         self._head, self._before = before[:start], before[start:]
         self._weight = validate.number("weight", weight, at_least=0.0)
-        self._usual: Floats | None = None
 
     def log_scores(self, texts: Sequence[str]) -> Floats:
         """Return texts by labels."""
         scorer = self._scorer
-        if scorer is None:
-            rows = np.array([self._name(text) for text in texts])
-        else:
-            if self._usual is None:
-                shown = tqdm(public_texts()[::29], desc="calibrating", unit="text", disable=None, delay=2)
-                usual = np.exp([self._score(scorer, text) for text in shown]).mean(axis=0)
-                self._usual = np.log(np.maximum(usual, 1e-9))
-            rows = np.array([self._score(scorer, text) for text in texts]) - self._usual
-        return np.asarray(self._weight * log_softmax(rows, axis=1))
+        rows = np.array([self._name(text) if scorer is None else self._score(scorer, text) for text in texts])
+        rows -= rows.max(axis=1, keepdims=True)
+        return np.asarray(self._weight * (rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))))
 
-    def _score(self, scorer: LabelScorer, text: str) -> Floats:
+    def _score(self, scorer: LabelScorer, text: str) -> list[float]:
         words = [f" {word}" for word in self._words]
         prompt = MemberPrompt(self._head, "", self._tail(text), member="prior")
-        [row] = asked_publicly(lambda: scorer.score_labels([prompt], words))
+        free = [self._tail(blank) for blank in CONTENT_FREE]
+        [row] = asked_publicly(lambda: scorer.score_labels([prompt], words, content_free=free))
         if row is None:
-            raise ModelUnavailable("The model failed on a text. Check the model, or shorten the query.")
-        return np.asarray(log_softmax(row))
+            raise ModelUnavailable("The model failed on the query. Check the model, or shorten the text.")
+        return list(row)
 
     def _name(self, text: str) -> list[float]:
         answer = self.model.invoke(self._head + self._tail(text))

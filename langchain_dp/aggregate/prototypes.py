@@ -331,7 +331,7 @@ class DPPrototypeClassifier(Runnable[Question, Label], Generic[Label]):
         The model sees the query and the names, never an example. The certificate adds the cost of released names.
 
         Args:
-            model: An engine that scores labels, calibrated on 41 public texts, or a chat model, which names one.
+            model: An engine that scores labels, or a chat model, which names one.
             names: Meanings of labels. A missing label keeps its name.
             prompt: Prompt with ``{text}`` and optionally ``{names}``, which an engine continues with a name.
             weight: Factor of the log-probabilities.

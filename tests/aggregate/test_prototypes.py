@@ -19,9 +19,10 @@ from langchain_core.messages import HumanMessage
 from langchain_core.prompt_values import StringPromptValue
 
 from langchain_dp import DPPrototypeClassifier, Neighbors, PrivacyBudget, PrivateRecords, sample
-from langchain_dp.aggregate import prototypes, public_texts
+from langchain_dp.aggregate import prototypes
 from langchain_dp.aggregate.plan import sharpness_for
 from langchain_dp.errors import InvalidParameter
+from langchain_dp.mechanisms import VectorSum
 
 
 def test_the_sample_messages_are_told_apart() -> None:
@@ -99,21 +100,14 @@ def test_it_abstains_below_a_probability() -> None:
             CLASSIFIER.abstaining(below)  # type: ignore[arg-type]
 
 
-class Leaning(WordScorer):
-    """Likes the second label's name three times as much, and the first e times more than usual for a parcel."""
-
-    def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
-        return [[float("\nText: parcel\n" in f"{prompt.head}{prompt.tail}"), np.log(3.0)] for prompt in prompts]
-
-
 def test_scores_of_an_engine_are_added() -> None:
-    """If it breaks, the prior is ignored, replaces the prototypes, or prefers a label whose name is a likely word."""
-    fused = CLASSIFIER.with_prior(Leaning(), {"A": "delivery", "B": "billing"})
+    """If it breaks, the prior is ignored, or replaces the prototypes; WordScorer prefers the first for parcels."""
+    fused = CLASSIFIER.with_prior(WordScorer(), {"A": "delivery", "B": "billing"})
     plain, both = (each.probabilities("parcel") for each in (CLASSIFIER, fused))
     assert both["A"] > plain["A"]
     odds = np.log(both["A"] / both["B"]) - np.log(plain["A"] / plain["B"])
     assert odds == pytest.approx(0.5)
-    twice = CLASSIFIER.with_prior(Leaning(), weight=1.0).probabilities("parcel")
+    twice = CLASSIFIER.with_prior(WordScorer(), weight=1.0).probabilities("parcel")
     assert np.log(twice["A"] / twice["B"]) - np.log(plain["A"] / plain["B"]) == pytest.approx(1.0)
     assert fused.invoke("invoice") == "B", "the prototypes still count"
 
@@ -124,16 +118,13 @@ def test_the_prompt_is_what_the_model_reads() -> None:
 
     class Seeing(WordScorer):
         def score_labels(self, prompts: Any, words: Any, **options: Any) -> Any:
-            seen.append(prompts[0].head + prompts[0].tail)
+            seen.append((prompts[0].head + prompts[0].tail, options["content_free"]))
             return super().score_labels(prompts, words, **options)
 
     fused = CLASSIFIER.with_prior(Seeing(), {"A": "post", "B": "money"}, prompt="One of {names}.\n{text}\nTopic:")
-    for text in ("a {names} parcel", "another"):
-        fused.invoke(text)
-    assert seen[-2:] == [f"One of post, money.\n{text}\nTopic:" for text in ("a {names} parcel", "another")]
-    calibrating = {f"One of post, money.\n{text}\nTopic:" for text in public_texts()}
-    assert len(seen[:-2]) == 41, "they are read once"
-    assert set(seen[:-2]) <= calibrating
+    fused.invoke("a {names} parcel")
+    assert seen[0][0] == "One of post, money.\na {names} parcel\nTopic:"
+    assert seen[0][1][0] == "N/A\nTopic:"
     for wrong in ("", "no text", "{text} {text}", 3):
         with pytest.raises(InvalidParameter, match="text"):
             CLASSIFIER.with_prior(WordScorer(), prompt=wrong)  # type: ignore[arg-type]
@@ -277,6 +268,21 @@ def test_add_remove_takes_components_and_says_no_number(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "c.json").read_text())["releases"][0]["users"] is None
 
 
+def sums(monkeypatch: pytest.MonkeyPatch, examples: Any, **settings: Any) -> np.ndarray:
+    """The exact sums that a fit draws noise for."""
+    seen: list[np.ndarray] = []
+
+    def release(self: VectorSum, total: np.ndarray, *, rng: Any = None) -> np.ndarray:
+        seen.append(total.copy())
+        return total
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VectorSum, "release", release)
+        fitted(examples, components=8, **settings)
+    [found] = seen
+    return found
+
+
 def test_further_records_are_learned_at_a_price_of_their_own() -> None:
     """If it breaks, an update is free, forgets what was known, or its certificate hides one of the two costs."""
     first = fitted(budget=PrivacyBudget(4.0, 1e-6))
@@ -364,3 +370,10 @@ def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(InvalidParameter):
             DPPrototypeClassifier.load(path, encoder=WordEncoder())
+
+
+def test_a_user_shows_as_many_records_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it breaks, records_per_user is not heeded, or a release with it cannot be kept."""
+    many = [{"text": "my invoice", "label": "A", "customer": "x"}, *({**row, "customer": "x"} for row in rows())]
+    first = sums(monkeypatch, PrivateRecords(many, user_key="customer", records_per_user=1))
+    assert (first == sums(monkeypatch, PrivateRecords(many[:1], user_key="customer"))).all()
