@@ -80,7 +80,7 @@ class LabelOptions(Options):
     """The labels."""
 
     labels: list[str] | None = Option(
-        None, callback=_two_labels, help="the public labels (default: those found in --data)"
+        None, callback=_two_labels, metavar="A,B", help="the public labels (default: those found in --data)"
     )
 
 
@@ -169,6 +169,7 @@ class ExampleOptions(FileOptions):
     labels: list[str] | None = Option(
         None,
         callback=split_labels,
+        metavar="A,B",
         help="the public labels (default: those found in --data); one alone for texts without labels",
     )
     describe: list[str] | None = Option(
@@ -214,7 +215,10 @@ class WriterOptions(LabelOptions, ConstantOptions):
     task: KnownTask | None = Option(None, help="labels, instruction, templates, shots and subsets of a known task")
     instruction: str | None = Option(None, help="public initial instruction (default: that of --task)")
     labels: list[str] | None = Option(
-        None, callback=_two_labels, help="the public labels (default: of --task, or those found in --data)"
+        None,
+        callback=_two_labels,
+        metavar="A,B",
+        help="the public labels (default: of --task, or those found in --data)",
     )
     method: Literal["dp-opt", "choose"] = Option("dp-opt", help="choose: write nothing, choose among --alternatives")
     alternatives: Path | None = Option(

@@ -130,7 +130,7 @@ A chain is a file that `langchain-dp fit` wrote, or a LangChain Runnable in a mo
 isolated call. Several chains share one release.
 --json: the contents of the file, {"scores": [{"chain", "accuracy", "low", "high", ...}]}, and {"left"}.
 """
-    chain: list[str] = Option(help="a saved classifier, or MODULE:NAME of a chain in Python")
+    chain: list[str] = Option(metavar="CHAIN", help="a saved classifier, or MODULE:NAME of a chain in Python")
     name: str = Option("accuracy", help="name of the release in the ledger")
     trust_opaque_model: bool = Option(
         False, "--trust-opaque-model", help="accept chains of your own code: they keep no texts, at your word"
@@ -176,7 +176,7 @@ def _chain(given: str) -> Any:
         )
     sys.path.insert(0, os.getcwd())
     try:
-        return getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module.removesuffix(".py")), name)
     except (ImportError, AttributeError) as error:
         raise InvalidParameter(
             f"Expected --chain {given} to name an object of a module in this folder: {error}."

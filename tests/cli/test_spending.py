@@ -228,7 +228,7 @@ def test_a_named_ledger_is_shared_by_files_and_others_are_refused(capsys: Any) -
 def test_a_result_never_takes_the_place_of_the_ledger(name: str, suffix: str, capsys: Any) -> None:
     """If it breaks, what was spent is overwritten by what was released."""
     write_chain()
-    line = COMMANDS[name].split(" --out ")[0].replace("classifier.json", "app:chain")
+    line = COMMANDS[name].split(" --out ")[0].replace("classifier.json", "app.py:chain")
     assert run(f"{line} --budget 3 --out tickets.jsonl.ledger{suffix}") == 2
     assert "to be another file than the ledger tickets.jsonl.ledger" in capsys.readouterr().err
     assert not list(Path().glob("*.ledger*"))
