@@ -88,7 +88,7 @@ answer: its noise is that of 10,000 answers (`bench_accuracy.py --fewer-rows`, 1
 is a linear classifier on sentence vectors.{models}
 
 The 1.5B model's scores on AG News, added to 8 times the cosine: epsilon 1 / 3, means of six draws, whose standard errors are at
-most 1.0 (`bench_priors.py`).
+most 1.6 (`bench_priors.py`). The library divides by the scores of empty texts.
 
 {bench_priors.table()}
 """
