@@ -169,10 +169,10 @@ def _gated(inner: Callable[..., BaseCallbackManager]) -> Callable[..., BaseCallb
 
 
 def _may_stay(handlers: list[BaseCallbackHandler]) -> list[BaseCallbackHandler]:
-    from langchain_core.tracers._streaming import _StreamingCallbackHandler
-
     if level.get() is not Level.PRIVATE:
         return []
+    from langchain_core.tracers._streaming import _StreamingCallbackHandler
+
     streams = (handler for handler in handlers if isinstance(handler, _StreamingCallbackHandler))
     return [handler for handler in streams if not any(handler is one for one in _outside.get())]
 

@@ -178,7 +178,7 @@ def _plainly(label: str) -> str:
 
 _PEOPLE = re.compile(
     "(user|customer|client|patient|account|author|sender|e-?mail|member|person|owner)"
-    "([ _-]?(id|name|key|number|no|address))?$",
+    "s?([ _-]?(id|uid|uuid|guid|name|key|number|num|no|code|ref|address|phone|hash|login))?$",
     re.IGNORECASE,
 )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from scipy.special import log_softmax
 
 from langchain_dp import DPPrototypeClassifier, PrivacyBudget
 from langchain_dp.aggregate import public_texts
+from langchain_dp.aggregate.prior import _SCORER_PROMPT
 from langchain_dp.ports import CONTENT_FREE, MemberPrompt
 
 LABELS = ("World", "Sports", "Business", "Technology")
+_BEFORE, _AFTER = _SCORER_PROMPT.replace("{names}", ", ".join(LABELS)).split("{text}")
 PROMPTS = {
-    "library": (f"Categories: {', '.join(LABELS)}.\n\nText: ", "\nCategory:", " "),
+    "library": (_BEFORE, _AFTER, " "),
     "question": (
         "<|im_start|>user\nIs this news about World, Sports, Business or Technology? Answer with one word.\n\n",
         "<|im_end|>\n<|im_start|>assistant\n",
@@ -82,29 +84,32 @@ def beside(scores: Logs, right: NDArray[np.int64], logs: Logs, factor: float) ->
     return {name: round(float((rule.argmax(axis=1) == right).mean()), 4) for name, rule in rules.items()}
 
 
-def table(model: str = "1.5B") -> str:
-    """One row per prompt and calibration; cells have epsilon 1 / 3, by 8 times the cosine."""
+def accuracies(row: Mapping[str, Any], rule: str) -> list[list[list[float]]]:
+    """Percentages of the seeds, by number of private rows and epsilon."""
+    return [
+        [
+            [100 * cell[rule] for cell in row["beside"] if (cell["rows"], cell["epsilon"]) == (count, epsilon)]
+            for epsilon in EPSILONS
+        ]
+        for count in ROWS
+    ]
+
+
+def table(model: str = "1.5B") -> tuple[str, float]:
+    """One row per prompt and calibration, by 8 times the cosine; cells have epsilon 1 / 3. And the largest error."""
     rows = [row for row in so_far(RESULTS) if row["key"]["model"] == model]
+    found = [("none: prototypes", "", "", accuracies(row, "prototypes")) for row in rows[:1]]
+    found += [
+        (row["key"]["prompt"], row["key"]["calibration"], f"{100 * row['alone']:.1f}", accuracies(row, "8"))
+        for row in rows
+    ]
     titles = " | ".join(f"{count:,} rows" for count in ROWS)
     lines = [f"| prompt | divided by the scores of | alone | {titles} |", "| --- " * (3 + len(ROWS)) + "|"]
-
-    def quoted(cells: Sequence[Mapping[str, Any]], rule: str) -> str:
-        shown = []
-        for count in ROWS:
-            means = (
-                statistics.mean(100 * cell[rule] for cell in cells if (cell["rows"], cell["epsilon"]) == (count, each))
-                for each in EPSILONS
-            )
-            shown.append(" / ".join(f"{mean:.1f}" for mean in means))
-        return " | ".join(shown)
-
-    lines += [f"| none: prototypes | | | {quoted(row['beside'], 'prototypes')} |" for row in rows[:1]]
-    for row in rows:
-        key = row["key"]
-        lines.append(
-            f"| {key['prompt']} | {key['calibration']} | {100 * row['alone']:.1f} | {quoted(row['beside'], '8')} |"
-        )
-    return "\n".join(lines)
+    for *names, cells in found:
+        shown = [" / ".join(f"{statistics.mean(each):.1f}" for each in cell) for cell in cells]
+        lines.append(f"| {' | '.join([*names, *shown])} |")
+    drawn_cells = [each for *_, cells in found for cell in cells for each in cell]
+    return "\n".join(lines), max(statistics.stdev(each) / len(each) ** 0.5 for each in drawn_cells)
 
 
 def main() -> None:

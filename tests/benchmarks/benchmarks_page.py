@@ -78,6 +78,7 @@ def side_by_side() -> str:
         if (task, "135M alone") in alone and (task, "1.5B alone") in alone
     )
     models = f" The models alone, the 135M and the 1.5B one, have: {names}." if names else ""
+    priors, error = bench_priors.table()
     return f"""## Ways to use the same rows
 
 {bench_side_by_side.table()}
@@ -88,9 +89,9 @@ answer: its noise is that of 10,000 answers (`bench_accuracy.py --fewer-rows`, 1
 is a linear classifier on sentence vectors.{models}
 
 The 1.5B model's scores on AG News, added to 8 times the cosine: epsilon 1 / 3, means of six draws, whose standard errors are at
-most 1.6 (`bench_priors.py`). The library divides by the scores of empty texts.
+most {error:.1f} (`bench_priors.py`). The library divides by the scores of empty texts.
 
-{bench_priors.table()}
+{priors}
 """
 
 

@@ -34,6 +34,8 @@ def test_records_of_a_user_belong_together_in_the_order_of_the_oldest() -> None:
         ("customer", None, True),
         ("userId", None, True),
         ("E-Mail address", None, True),
+        ("patients", None, True),
+        ("client_uuid", None, True),
         ("customer", "customer", False),
         ("user_message", None, False),
     ],

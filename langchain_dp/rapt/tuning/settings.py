@@ -66,7 +66,7 @@ class TuningSettings:
             (all weights).
         reconstruction: Whether to reconstruct plain tokens as a second task.
         prompt_length: Vectors of a prompt or prefix. None: 150 and 10.
-        plain: Plain tokens. None by default.
+        plain: Plain tokens, by default no tokens.
         head_size: Hidden size c of the reconstruction head.
         reconstruction_weight: Factor of L_rec in the loss.
         reconstruction_reduction: "sum" over the plain tokens, as in the paper's equation 7, or "mean".
