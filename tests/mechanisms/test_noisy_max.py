@@ -24,6 +24,13 @@ def test_ties_go_to_the_smaller_index_and_counts_lie_on_the_grid(monkeypatch: py
     assert report_noisy_max([2, 5, 5], 1.0).winner == 1
 
 
+def test_the_winner_is_that_of_the_noisy_counts() -> None:
+    """If it breaks, the label with the most votes is released without noise. By chance all ties go one way: 2^-99."""
+    released = [report_noisy_max([7, 7], 5.0) for _ in range(100)]
+    assert all(each.noisy_counts[each.winner] == max(each.noisy_counts) for each in released)
+    assert {each.winner for each in released} == {0, 1}
+
+
 def test_bad_input_is_named() -> None:
     """If it breaks, zero noise or a single label goes through."""
     assert LEAST_CALIBRATED == LEAST_SIGMA, "calibration must return a scale that the mechanism takes"

@@ -31,6 +31,12 @@ def test_a_place_is_given_back_once_however_often_it_is_left() -> None:
     leave()
     leave()
     assert free(places) == 2
+    leave, other = places.take(), places.take()
+    assert leave is not None
+    assert other is not None
+    leave()
+    leave()
+    assert free(places) == 1, "the other call is still under way"
 
 
 def test_who_waits_too_long_gets_none_and_takes_none() -> None:
